@@ -20,6 +20,7 @@ from labkit.chapters.c15_hybrid_parallelism import (
     memo,
     panels,
     pictures,
+    said,
     same,
     small,
     you_write,
@@ -27,6 +28,7 @@ from labkit.chapters.c15_hybrid_parallelism import (
 from labkit.collectives import all_reduce
 from labkit.cost import planner
 from labkit.cost.planner import MODELS, Plan
+from labkit.course.chapter_file import load_chapter
 from labkit.parallel import Hybrid, HybridConfig
 from labkit.wire import Group
 from labkit.wire.recording.breakdown import length
@@ -116,6 +118,9 @@ def test_the_fastest_cut_does_not_fill_a_node_with_tensor_ranks() -> None:
     job = cases.Job("GPT-3 175B", gpus=1024, batch=1024)
     cut = you_write.best_cut(job.gpus, job.heads, job.layers, job.fits, job.seconds)
     eight = min(one.seconds for one in job.with_tensor(8))
+    told = said.search(job, cut, you_write.best_cut).text
+    without = planner.search(job.model, planner.h100_cluster(1024), 1024, planner.Space(context_limit=1)).winner
+    assert f"only {without.seconds / job.found.winner.seconds - 1:.1%} longer" in told
     assert job.found.winner.seconds < job.seconds(*cut) < eight and max(cut[0], job.found.winner.plan.tensor) < 8
     assert eight == min(job.seconds(8, p, 128 // p) for p in (1, 2, 4, 8, 16, 32, 64) if job.fits(8, p, 128 // p))
 
@@ -145,7 +150,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     plan = Plan(8, 4, data=8, microbatches=64, sharding="zero1")
     told = memo.critique(model, cluster, plan, 300e9)
     assert (
-        told.count("\n| ") == 14  # ten answers, and a table of links
+        told.count("\n| ") == 16  # twelve answers, and a table of links
         and "| pipeline | cluster |" in told
         and "Yes: the fullest GPU holds" in told
         and "% slower" in told
@@ -170,7 +175,11 @@ def test_a_memo_is_answered_point_by_point() -> None:
     large = memo.critique(
         model, cluster, dataclasses.replace(plan, sharding="plain", tensor=1, data=64, microbatches=8), 1e9
     )
-    assert "No: it needs" in large and "Price" not in large
+    assert "No: it needs" in large and "Price" not in large and "first hour" not in large
+    one = planner.estimate(model, cluster, plan)
+    assert "| In the first step | A loss near ln(128,256) = 11.8" in told and f"{one.parts['tensor']:.2g} s for" in told
+    low, high = (f"{one.seconds * (1 + way * pictures.published_error(max)):.3g} s" for way in (-1, 1))
+    assert f"Steps of {low} to {high}" in told
     best = planner.search(model, cluster, 512).winner.plan
     assert "found no plan that is faster" in memo.critique(model, cluster, best, 1e9)
     quiet = memo.critique(model, cluster, plan, 300e9, reveal=False)
@@ -286,6 +295,29 @@ def test_each_mistake_shows_in_other_signals() -> None:
     assert loud["norm counted twice"] == [1, 3]
     assert loud["tied matrix apart"] == [1, 2, 3]
     assert 0 in loud["data by rank"]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("seed", [0, 3])
+def test_clipping_hides_from_the_weights_that_gradients_were_averaged_twice(seed: int) -> None:
+    with labkit.world(4) as world:
+        ran = [panels.Checked(world.run(same.train, small.cut(4, 2, 1, 2), how, seed), seed)
+               for how in ("averaged twice", "data by rank", "none", "norm counted twice")]  # fmt: skip
+    asked = load_chapter("15_hybrid_parallelism").forecast("which-signal", {"norm": 4.0, "clip": same.CLIP})
+    told, choices = [said.which_differ(run) for run in ran], asked.shown()["choices"]
+    assert told[0] == choices[asked.declared[0]] and {*told} == {*choices}
+    assert same.on_one_device(seed).norms[-1] > 2 * same.CLIP, "or a gradient that is half as long is not clipped"
+
+
+def test_of_two_plans_that_are_the_same_run_when_made_small_both_are_told() -> None:
+    found = panels.searched("GPT-3 175B", "1,024 H100")
+    shapes = [small.shape_of(one.plan) for one in found.best[:5]]
+    for one, shape in zip(found.best[:5], shapes, strict=True):
+        told = panels._the_same(panels.Tried(found, one), shape)
+        others = [str(n) for n, (plan, its) in enumerate(zip(found.best, shapes, strict=False), 1)
+                  if plan is not one and its == shape]  # fmt: skip
+        assert bool(told) == bool(others) and all(n in told for n in others)
+    assert len({*shapes}) < len(shapes), "or there is nothing to tell"
 
 
 def test_the_small_cluster_has_the_ratio_of_a_node_of_a100s() -> None:

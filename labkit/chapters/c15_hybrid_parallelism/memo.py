@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from labkit import book
+from labkit.book.drawing.units import listing
 from labkit.chapters.c15_hybrid_parallelism import pictures
 from labkit.cost import planner
 from labkit.cost.parallel.pipeline import bubble_fraction
@@ -31,7 +33,7 @@ def critique(
         ("MFU", f"{one.mfu:.1%}{again}"),
         ("Computing", f"{useful:.0%} of the step; the largest other part goes to {_named(one, pictures.largest(one))}"),
         ("Bubble", _bubble(one)), ("What is faster?", (_faster if reveal else _how_far)(found, one)),
-        *_price(one, tokens), ("If one GPU dies", _blast(plan)),
+        *_price(one, tokens), *_watched(one), ("If one GPU dies", _blast(plan)),
     ]  # fmt: skip
     told = "| your plan | |\n|---|---|\n" + "".join(f"| {head} | {said} |\n" for head, said in points)
     return f"{told}\n**Do the links carry it?** {_links(one)}".replace("one_f_one_b", "1F1B")
@@ -160,6 +162,24 @@ def _price(one: planner.Estimate, tokens: float) -> list[tuple[str, str]]:
         ("Price", price),
         ("Energy of the GPUs", f"{run['megawatt-hours']:,.3g} MWh"),
     ]
+
+
+def _watched(one: planner.Estimate) -> list[tuple[str, str]]:
+    """Rows: numbers of the first step and of the first hour that a plan is held to; none for one that cannot run."""
+    if not one.fits:
+        return []
+    parts, off = pictures.parts_of(one), pictures.published_error(max)
+    waits = [f"{format_seconds(parts[axis], 2)} for {pictures.WORDS.get(axis, axis)}"
+             for axis in ("tensor", "context", "pipeline", "data") if parts[axis] > 0.001 * one.seconds]  # fmt: skip
+    low, high = (format_seconds((1 + way * off) * one.seconds, 3) for way in (-1, 1))
+    return [
+        ("In the first step", f"A loss near ln({one.model.vocabulary:,}) = {math.log(one.model.vocabulary):.1f}, since "
+         "an untrained model knows nothing; the loss and gradient norm of a cut that you trust; and no GPU that holds "
+         f"more than {one.held.total / GB:.1f} GB."),
+        ("In the first hour", f"Steps of {low} to {high}: on published runs the planner was off by up to {off:.0%}. "
+         + (f"In each a GPU waits about {listing(waits)}. The part that is longer names the axis to look at."
+            if waits else "Hardly any of it is waiting.")),
+    ]  # fmt: skip
 
 
 def _dollars(price: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit import book
+from labkit.book.drawing.units import listing
 from labkit.book.workbenches.bench import View
 from labkit.chapters.c15_hybrid_parallelism import pictures, same, small
 from labkit.cost import planner
@@ -175,7 +176,7 @@ def plan_and_try(run: Run) -> book.Workbench:
         "batch": choice("batch (sequences)", [256, 1024, 4096], 1024),
         "place": choice("try plan", [1, 2, 3, 4, 5], 1),
     }  # fmt: skip
-    views: list[View] = [in_words, all_plans, why_lost, tried]
+    views: list[View] = [in_words, all_plans, why_lost, tried, price_and_trust]
     return recorded(book.workbench(run, controls, views, title="The planner", ranks=8, clock="virtual",
                           network=small.network(8)), 6)  # fmt: skip
 
@@ -202,24 +203,31 @@ def _in_words(found: Search, plan: Estimate) -> str:
     error = pictures.published_error()
     equal = sum(other.seconds < (1 + error) * found.winner.seconds for other in found.best)
     alike = f"{equal} of the {len(found.best)} best cuts are" if equal > 1 else "only the first cut is"
-    said = f"You try {plan.plan}. A step takes {format_seconds(plan.seconds, 3)}, and the largest part after "
-    said += f"computing goes to {pictures.largest(plan)}. A billion tokens take "
-    said += f"{plan.gpu_hours_per_billion_tokens:,.0f} GPU-hours"
+    return (
+        f"You try {plan.plan}. A step takes {format_seconds(plan.seconds, 3)}, and the largest part after computing "
+        f"goes to {pictures.largest(plan)}. Here {alike} within {error:.1%} of the best, which is the planner's mean "
+        "error on published runs."
+    )
+
+
+def price_and_trust(one: Tried) -> str:
+    """What a billion tokens cost with the chosen plan, and how far its time can be trusted."""
+    if not one.found.best:
+        return ""
+    plan, named = one.plan, one.plan.cluster.gpu.name in ("A100", "H100")
+    said = f"**Price and error.** A billion tokens take {plan.gpu_hours_per_billion_tokens:,.0f} GPU-hours"
     priced = 40 * GB if plan.cluster.price == A100_PRICE else plan.cluster.gpu.memory  # the card that has the price
     if plan.cluster.price is not None and plan.held.total <= priced:
         said += f", ${1000 * plan.dollars_per_million_tokens:,.0f} {plan.cluster.price_said}"
     elif plan.cluster.price is None:
         said += "; we have no price for this machine"
-    checked = (
-        "13 published runs" if plan.cluster.gpu.name in ("A100", "H100") else "13 published runs on A100s and H100s"
-    )
-    said += ". " if plan.cluster.gpu.name in ("A100", "H100") else ". No run on this machine was checked. "
-    said += f"On {checked}, to which it was fitted, the planner is off by {error:.1%} on average and by up to "
-    said += f"{pictures.published_error(max):.1%}. Here {alike} within {error:.1%} of the best. "
+    said += ". " if named else ". No run on this machine was checked. "
+    said += f"On 13 published runs{'' if named else ' on A100s and H100s'}, to which it was fitted, the planner is off "
+    said += f"by {pictures.published_error():.1%} on average and by up to {pictures.published_error(max):.1%}."
     if plan.plan.sharding in ("zero3", "hsdp"):
-        said += "Trust this plan less: the planner counts its gathering as hidden behind computing, and no run with "
+        said += " Trust this plan less: the planner counts its gathering as hidden behind computing, and no run with "
         said += "ZeRO-3 alone is among the 13."
-    return said.rstrip()
+    return said
 
 
 def all_plans(one: Tried) -> book.Figure | str:
@@ -268,7 +276,18 @@ def tried(one: Tried) -> str:
         f"(emulated). For this small machine the planner says {format_seconds(said.seconds, 3)}, "
         f"{off:+.1%}, and after computing the largest part is {part}."
         + (" This is further off than any of the plans in section 4." if abs(off) > 0.1 else "")
+        + _the_same(one, config)
     )
+
+
+def _the_same(one: Tried, shape: Any) -> str:
+    """Which of the other plans become the same run when they are made small."""
+    alike = [
+        str(n) for n, plan in enumerate(one.found.best[:5], 1)
+        if plan is not one.plan and small.shape_of(plan.plan) == shape
+    ]  # fmt: skip
+    plans = f"plan{'s' * (len(alike) > 1)} {listing(alike)}"
+    return f" So small, {plans} would be the same run: what tells them apart is lost." if alike else ""
 
 
 def pictures_of_run(one: WithMore) -> book.Figure | str:

@@ -145,13 +145,13 @@ def _one(names: Iterable[str]) -> bool:
     return not more and not only.startswith(("copies", "weights"))
 
 
-def watched(runs: Mapping[str, Any]) -> book.Table:
-    """mistake -> run: each signal, by how much it is off; a dash where it is not."""
-    rows = []
-    for mistake, run in runs.items():
-        off = run.results[0].off(run.seed)
-        rows.append({"mistake": mistake} | {n: f"{v:.2g}" if v > same.NEAR else "-" for n, v in off.items()})
-    one = same.on_one_device(next(iter(runs.values())).seed)
+def watched(signals: Mapping[str, same.Signals], seed: int, head: str = "mistake") -> book.Table:
+    """mistake -> its signals, by how much each is off; a dash where it is not."""
+    rows = [
+        {head: name} | {n: f"{v:.2g}" if v > same.NEAR else "-" for n, v in each.off(seed).items()}
+        for name, each in signals.items()
+    ]
+    one = same.on_one_device(seed)
     said = f"whose loss is {one.losses[0]:.3g} and norm {one.norms[0]:.3g}. A dash is no more than rounding"
     return book.Table(rows, caption=f"How far each signal is from that of one device, {said} (measured)")
 
@@ -162,9 +162,9 @@ def _listed(names: Iterable[str]) -> str:
     return told[0].upper() + told[1:]
 
 
-def apart(run: Any) -> book.Figure:
-    """How far each signal of a run is from that of one device."""
-    off = run.results[0].off(run.seed)
+def apart(run: Any, data: str = "plain") -> book.Figure:
+    """How far each signal of a run is from that of one device; with ZeRO-3 no copies are compared."""
+    off = {name: x for name, x in run.results[0].off(run.seed).items() if data != "fsdp" or "copies" not in name}
     worst = max(off, key=off.__getitem__)
     said = f"The largest absolute difference is that of the {worst}, {off[worst]:.1e}."
     return differences(off, limit=same.NEAR, told="more than this is no rounding", title="How far from one device",

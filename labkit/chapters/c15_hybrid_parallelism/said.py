@@ -187,11 +187,12 @@ def by_hand(
 ) -> book.Conclusion:  # fmt: skip
     """Of a step with every sum written out, on a mesh of these sizes. norm: the reader's function in it."""
     off = signals.off(seed)
+    display(pictures.watched({"yours": signals}, seed, head="step"))
     return book.conclude(
         {"worst < near": "With these all-reduces and {whose} norm the mesh gives the same results as one device: no "
          "signal is further off than {worst:.0e}, which is rounding.",
          "True": "The mesh gives other results than one device: the {which} {verb} off by {worst:.2g}. If you have "
-         "not changed this cell, look at `grad_norm`."},
+         "not changed this cell, look at `grad_norm`. If you have, which signal shows it, and which one does not?"},
         {"pp == 1": "(Your mesh has a single stage, so no all-reduce over the first and the last one was needed.)",
          "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
@@ -201,17 +202,21 @@ def by_hand(
     )  # fmt: skip
 
 
-def first_to_differ(run: Any) -> str:
+def which_differ(run: Any) -> str:
     """The choice of the prediction that a run confirms."""
-    choices = ("The loss of step 1.", "The norm of the gradient in step 1.", "Nothing in step 1; the loss of step 2.")
-    loss, norm, *_ = run.results[0].off(run.seed).values()
-    return choices[0 if loss > same.NEAR else 1 if norm > same.NEAR else 2]
+    loss, norm, _, weights = (off > 1e-6 for off in run.results[0].off(run.seed).values())
+    if loss:
+        return "All of them, the loss of step 1 included."
+    if weights:
+        return "The gradient norm and the weights, because each step is half as long."
+    return "The gradient norm alone." if norm else "None: clipping hides the mistake completely."
 
 
 def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
     """mistake -> run of three steps."""
-    display(pictures.watched(spoiled))
-    off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
+    signals, seed = {name: run.results[0] for name, run in spoiled.items()}, spoiled["none"].seed
+    display(pictures.watched(signals, seed))
+    off = {name: list(each.off(seed).values()) for name, each in signals.items()}
     return book.conclude(
         "In the first step of every run print the loss, the gradient norm and the difference between copies, and "
         "compare them with those of a cut that you trust. The loss shows mistakes in the forward pass or the data, and "
@@ -326,10 +331,12 @@ def three(
     )  # fmt: skip
 
 
-def at_1024(three: Mapping[str, Estimate], state_bytes: Callable[..., float]) -> book.Conclusion:
+def at_1024(
+    three: Mapping[str, Estimate], nbytes: Mapping[str, float], state_bytes: Callable[..., float]
+) -> book.Conclusion:  # fmt: skip
     """A, B and C for 175 billion parameters on 1,024 H100s, beside what the reader's function says of their state."""
     a, b, c = three.values()
-    yours = [state_bytes(175e9, *(one.plan.cut[i] for i in (0, 1, -1)), 2, 4, 12) / GB for one in three.values()]
+    yours = [nbytes[name] / GB for name in three]
     theirs = [(one.held.parameters + one.held.gradients + one.held.optimizer) / GB for one in three.values()]
     bars = {f"{name} ({pictures.degrees(*one.plan.cut)})": one for name, one in three.items()}
     display(pictures.memory(bars, f"Memory of the fullest GPU: {a.model.name} with ZeRO-1"))
@@ -354,9 +361,10 @@ def at_1024(three: Mapping[str, Estimate], state_bytes: Callable[..., float]) ->
     )  # fmt: skip
 
 
-def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., float]) -> book.Conclusion:
+def predicted(
+    timed: Mapping[str, MeasuredStep], yours: Mapping[str, float], step_seconds: Callable[..., float]
+) -> book.Conclusion:  # fmt: skip
     """name -> run with its plan; beside the planner's word and that of the reader's function."""
-    yours = {name: step_seconds(**small.ingredients(one)) for name, one in timed.items()}
     display(pictures.beside(timed, yours=yours))
     off = pictures.errors(timed)
     worst = max(off, key=lambda name: abs(off[name]))
@@ -407,44 +415,35 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> 
 
 
 def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., Any]) -> book.Conclusion:
-    """The cut that the reader's search has found, beside the planner's plan."""
+    """The cut that the reader's search has found, beside the planner's plan, and its best without context ranks."""
     yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
     eight = min(job.with_tensor(8), key=lambda one: one.seconds, default=None)
-    display(
-        pictures.steps(
-            {f"{whose} search: {pictures.short(yours)}": yours, f"the planner: {pictures.short(best)}": best}
-        )
-    )
+    three = next((one for one in job.found.best if one.plan.context == 1), best)  # the axes of the reader's search
+    bars = {f"{whose} search: {pictures.short(yours)}": yours}
+    bars |= {} if three is best else {f"the planner without CP: {pictures.short(three)}": three}
+    display(pictures.steps({**bars, f"the planner: {pictures.short(best)}": best}))
     return book.conclude(
-        "{whose} search has varied the three degrees; ZeRO-1 and recomputing attention (`sel`) were fixed. The planner "
-        "also varies the size of a microbatch, the schedule and its chunks, the kind of ZeRO, what is recomputed, and "
-        "a fourth axis, context parallelism. In all it looks at {considered:,} plans, and its step is {gain:.0%} "
-        "shorter. Even while it computes, a GPU reaches only {peak:.0%} of its peak, so MFU is lower than the share of "
+        "{whose} search has varied the three degrees, with ZeRO-1 and recomputed attention (`sel`) in all plans. The "
+        "planner looks at {considered:,} plans, and its step is {gain:.0%} shorter.\n\n",
+        {"chunks > 1 and pipe[1] < pipe[0]": "- *Interleaved stages* (`v{chunks}`) wait {pipe[1]:.2f} s for the "
+         "pipeline instead of {pipe[0]:.2f} s.\n", "True": ""},
+        {"sums[1] < sums[0]": "- *Fewer tensor ranks* wait {sums[1]:.2f} s for their all-reduces instead of "
+         "{sums[0]:.2f} s.\n", "True": ""},
+        {"context > 1 and without > 0": "- *Context parallelism* (`CP{context}`) divides the activations, so nothing "
+         "has to be recomputed. But without it the step takes only {without:.1%} longer, as the bar in the middle "
+         "shows.\n", "True": ""},
+        {"widest < 8 and eight": "- *TP8 is in none of them*, although a node of 8 has room for it. Inside a node, "
+         "too, more tensor ranks wait longer: the fastest cut with TP8 of {whose_low} search takes {eight_s:.2f} s, "
+         "and {eight_sums:.2f} s of this is waiting for all-reduces.\n", "True": ""},
+        "\nEven while it computes, a GPU reaches only {peak:.0%} of its peak, so MFU is lower than the share of "
         "computing.",
-        {"chunks > 1 and pipe[1] < pipe[0] and sums[1] < sums[0]": "Its interleaved stages wait {pipe[1]:.2f} s for "
-         "the pipeline instead of {pipe[0]:.2f} s, and with fewer tensor ranks it waits {sums[1]:.2f} s for their "
-         "all-reduces instead of {sums[0]:.2f} s.",
-         "True": ""},
-        {"context > 1 and without > 0": "Context parallelism halves the activations here, so nothing has to be "
-         "recomputed. But the gain is small: the best plan without it takes only {without:.1%} longer.",
-         "True": ""},
-        {"widest < 8 and eight": "\n\nNeither takes TP8, although a node of 8 has room for it: inside a node, too, "
-         "more tensor ranks wait longer. Among the cuts of {whose_low} search, the fastest with TP8 takes "
-         "{eight_s:.2f} s, and {eight_sums:.2f} s of this is waiting for all-reduces.",
-         "True": ""},
         whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
         gain=1 - best.seconds / yours.seconds, peak=best.mfu * best.seconds / best.parts["computing"],
-        context=best.plan.context, without=_longer_without_context(job.found), chunks=best.plan.chunks,
+        context=best.plan.context, without=three.seconds / best.seconds - 1, chunks=best.plan.chunks,
         pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),
-        widest=max(yours.plan.tensor, best.plan.tensor), eight=eight is not None,
+        widest=max(one.plan.tensor for one in (yours, three, best)), eight=eight is not None,
         eight_s=eight.seconds if eight else 0.0, eight_sums=eight.parts["tensor"] if eight else 0.0,
     )  # fmt: skip
-
-
-def _longer_without_context(found: planner.Search) -> float:
-    """By which part of its step the best of the best plans that do not cut sequences is slower than the winner."""
-    others = [one.seconds for one in found.best if one.plan.context == 1]
-    return min(others) / found.winner.seconds - 1 if others else 0.0
 
 
 def _of_parts(part: str, *several: Estimate) -> list[float]:
