@@ -193,6 +193,22 @@ def test_what_is_pinned_stays_beside_what_comes_and_the_code_makes_the_same_run(
 
 
 @pytest.mark.ranks
+def test_a_function_whose_first_parameter_is_a_control_starts_its_ranks_itself(somebody):
+    def by_itself(n=3, times=1):
+        return labkit.launch(reduce_once, 2, "ring", n * times)
+
+    one = book.workbench(by_itself, {"n": (1, 9), "times": (1, 9)}, [sent], ranks=2)
+    try:
+        assert one.panel and one.wait(60) and one.set(times=5).wait(60)
+        names = {"labkit": labkit, "reduce_once": reduce_once}
+        exec(one.code, names)
+        assert "run = by_itself(n=3, times=5)" in one.code and "labkit.world" not in one.code
+        assert sent(names["run"]) == one.faces[0] == "sent [60, 60]"
+    finally:
+        one.close()
+
+
+@pytest.mark.ranks
 def test_a_view_that_has_nothing_to_show_takes_no_room_and_has_nothing_that_is_pinned(somebody):
     def said(group, what=""):
         return what

@@ -9,14 +9,14 @@ def pull(
     send: str = "unique[order]",
 ) -> str:  # fmt: skip
     return f"""{BEGIN}
-def pull(ids, rows, group):
+def pull(ids, mine, group):
     unique, inverse = {ask if ask != "unique" else "ids.unique(return_inverse=True)"}
     owner = unique % group.size
     order = {order}
     counts = owner.bincount(minlength=group.size)
     out, into = counts.tolist(), all_to_all(counts, group).tolist()
     asked = all_to_all({send}, group, {there})
-    came = all_to_all(rows[{look}], group, {back})
+    came = all_to_all(mine[{look}], group, {back})
     found = torch.empty_like(came)
     {put}
     return {end}
@@ -48,22 +48,22 @@ def sum_equal(ids, gradients):
 """
 
 
-def step(squares: str, rows: str) -> str:
+def step(squares: str, mine: str) -> str:
     return f"""
-def step_rows(rows, squares, places, g, lr):
+def step_rows(mine, squares, places, g, lr):
     {squares}
-    {rows}
+    {mine}
 """
 
 
 MEAN = "squares[places] += g.square().mean(1)"
-MOVE = "rows[places] -= lr * g / (squares[places].sqrt()[:, None] + 1e-8)"
+MOVE = "mine[places] -= lr * g / (squares[places].sqrt()[:, None] + 1e-8)"
 
 WRONG = {
     "pull": {
-        "def pull(ids, rows, group):\n    pass": "returned NoneType: return the rows of its ids",
-        "def pull(ids, rows, group):\n    return rows[ids // group.size]": "nothing was sent, but most rows",
-        "def pull(ids, rows, group):\n    return rows[ids]": "divide before you look up",
+        "def pull(ids, mine, group):\n    pass": "returned NoneType: return the rows of its ids",
+        "def pull(ids, mine, group):\n    return mine[ids // group.size]": "nothing was sent, but most rows",
+        "def pull(ids, mine, group):\n    return mine[ids]": "divide before you look up",
         pull(put="found = came", end="found"): "in which the all-to-all brought them",
         pull(end="found"): "a row for each *different* id",
         pull(put="found = came"): "First undo the sorting",
@@ -77,18 +77,18 @@ WRONG = {
         pull(send="unique"): "you sent `unique` as it is",
         pull(send="ids[order]"): "`order` sorts the different ids",
         pull(look="asked % group.size"): "`%` says which rank has a row",
-        pull(look="asked % len(rows)"): "An owner counts its rows from 0",
+        pull(look="asked % len(mine)"): "An owner counts its rows from 0",
         pull(
             put="found[order] = came\n    every = came.new_zeros(len(ids), came.shape[1])\n"
             "    every[[ids.tolist().index(i) for i in unique]] = found",
             end="every",
         ): "only one of these places",
-        pull(put="found[order] = rows[(unique[order] // group.size)]"): "has another row",
+        pull(put="found[order] = mine[(unique[order] // group.size)]"): "has another row",
         """
         from labkit.collectives import all_gather
-        def pull(ids, rows, group):
-            every = all_gather(rows, group)
-            return every[ids % group.size * len(rows) + ids // group.size]
+        def pull(ids, mine, group):
+            every = all_gather(mine, group)
+            return every[ids % group.size * len(mine) + ids // group.size]
         """: "Whole shards travelled",
     },
     "sum_equal": {
@@ -172,7 +172,7 @@ WRONG = {
         summed(end="total / inverse.bincount()"): "a second dimension: `[:, None]`",
     },
     "step_rows": {
-        "def step_rows(rows, squares, places, g, lr):\n    pass": "Nothing changed",
+        "def step_rows(mine, squares, places, g, lr):\n    pass": "Nothing changed",
         step(MEAN.replace("mean(1)", "sum(1)"), MOVE): "the sum of g² over the columns",
         step(MEAN.replace("mean(1)", "mean()"), MOVE): "one mean for all rows together",
         step(MEAN.replace("+=", "="), MOVE): "It should grow from step to step",
@@ -180,7 +180,7 @@ WRONG = {
         step(MEAN.replace("mean(1)", "mean(0)"), MOVE): "the mean over the rows",
         step(MEAN.replace("mean(1)", "mean(1, keepdim=True)"), MOVE): "without `keepdim`",
         step(MEAN.replace("[places]", ""), MOVE): "a row for each touched row only",
-        step(MEAN, MOVE.replace("rows[places]", "rows")): "a row for each touched row only",
+        step(MEAN, MOVE.replace("mine[places]", "mine")): "a row for each touched row only",
         step(MEAN, MOVE.replace("[:, None]", "")): "a second dimension, `.sqrt()[:, None]`",
         step("pass", MOVE): "`squares` is as before",
         step(MEAN.replace(".square()", ""), MOVE): "the mean of g and not that of g²",
@@ -189,10 +189,10 @@ WRONG = {
         step(MOVE, MEAN): "divided by the old sum",
         step(MEAN, MOVE.replace(".sqrt()", "")): "not by its root",
         step(MEAN, MOVE.replace("-=", "+=")): "moved uphill",
-        step(MEAN, "rows[places] -= lr * g"): "that of SGD",
+        step(MEAN, "mine[places] -= lr * g"): "that of SGD",
         step(MEAN, MOVE.replace("lr * ", "")): "learning rate is missing",
         step(MEAN, "pass"): "no weight has moved",
-        step(MEAN, MOVE + "\n    rows -= 0.01"): "no step touched has moved",
+        step(MEAN, MOVE + "\n    mine -= 0.01"): "no step touched has moved",
     },
     "masked": {
         "def masked(numbers, secrets, me):\n    pass": "return a tensor like `numbers`",

@@ -63,7 +63,8 @@ class Workbench:
         if not controls or not views:
             raise ValueError("a workbench needs a control or more, and a view or more")
         takes = inspect.signature(run).parameters
-        self._on_ranks, self._takes = next(iter(takes), "") == "group", set(takes)
+        first, self._takes = next(iter(takes), ""), set(takes)
+        self._on_ranks, self._by_itself = first == "group", first in controls
         self._asked = {view: _asked_for(view) & set(controls) for view in views}
         for name in controls:
             if name != RANKS and name not in takes and not any(name in asked for asked in self._asked.values()):
@@ -152,6 +153,8 @@ class Workbench:
         if self._on_ranks:
             each = f"lambda group: {name}(group{told})" if told else name
             call = _call("run = labkit.launch", [each, str(ranks), *given]) + "\n"
+        elif self._by_itself:
+            call = f"run = {name}({told.removeprefix(', ')})\n"
         else:
             call = _call("with labkit.world", [str(ranks), *given]) + f" as world:\n    run = {name}(world{told})\n"
         with contextlib.suppress(OSError, TypeError):
@@ -214,7 +217,8 @@ class Workbench:
             self._tell(BUSY[not world.kept], busy=True, old=True)
         rest = {name: value for name, value in settings.items() if name != RANKS and name in self._takes}
         try:
-            result = world.run(partial(self._run, **rest)) if self._on_ranks else self._run(world, **rest)
+            run = partial(self._run, **rest)
+            result = world.run(run) if self._on_ranks else run() if self._by_itself else run(world)
             faces = [
                 _where_it_was(before, view(result, **{name: settings[name] for name in self._asked[view]}))
                 for view, before in zip_longest(self._views, self.faces) if view
@@ -312,7 +316,8 @@ def workbench(
     """Controls that start `run(world, **settings)` on real ranks when they change, and what `views` make of its result.
 
     run: gets a kept world (`labkit.world`), and the value of each control by its name; its defaults are where they
-    begin. If its first parameter is called `group`, it is what every rank does, and a Run is its result.
+    begin. If its first parameter is called `group`, it is what every rank does, and a Run is its result; if that is a
+    control, `run` starts its ranks itself.
     `ranks`, where there is such a control, decides the size of the world, and begins at `ranks`.
     views: functions of what `run` returns: a Figure, pictures to play (`book.replay`, `book.play`), a Table, or
     words; "" where there is nothing to show. A parameter with the name of a control gets its value, so that `run` need

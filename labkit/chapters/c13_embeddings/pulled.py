@@ -105,9 +105,9 @@ PULL_SLIPS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sort": False, "undo": False}, "the ids are not in the order of their owners. `all_to_all` sends the next out[s] "
      "of them to rank s, so `order` must sort by owner: `owner.argsort()`."),
     ({"place": "%"}, "its ids came to the right ranks, but rows of other places came back. `%` says which rank has a "
-     "row, and `//` in which place it lies there: `rows[asked // group.size]`."),
+     "row, and `//` in which place it lies there: `mine[asked // group.size]`."),
     ({"place": "len"}, "its ids came to the right ranks, but rows of other places came back. An owner counts its rows "
-     "from 0, and `asked` has numbers of the whole table: `rows[asked // group.size]`."),
+     "from 0, and `asked` has numbers of the whole table: `mine[asked // group.size]`."),
     ({"of_batch": True}, "you sent `ids[order]`, but `order` sorts the different ids: `unique[order]`."),
 )  # fmt: skip
 

@@ -128,7 +128,7 @@ STEP_CAUSES = {  # six rows of four numbers, and the first step touches two
     "row, and `g.square()` has one for each weight: take the mean over the columns, `.mean(1)`.",
     r"a \(2\) must match the size of tensor b \(4\)": "That is the mean over the rows, one number for each column. "
     "Each row needs its own, the mean over its columns: `.mean(1)`.",
-    r"tensor [ab] \(6\)": "`g` has a row for each touched row only: use `rows[places]` and `squares[places]`, and not "
+    r"tensor [ab] \(6\)": "`g` has a row for each touched row only: use `mine[places]` and `squares[places]`, and not "
     "all rows.",
     "doesn't match the broadcast shape": "`squares[places]` has one dimension, and what you add to it has two: use "
     "`.mean(1)` without `keepdim`.",
@@ -166,8 +166,8 @@ def _state_is_right(
 ) -> None:  # fmt: skip
     new, state = got
     still = torch.equal(new, rows)
-    student.expect(not (still and torch.equal(state, squares)), "Nothing changed: `rows` and `squares` are to be "
-                   "changed in place, as in `rows[places] -= ...`.")  # fmt: skip
+    student.expect(not (still and torch.equal(state, squares)), "Nothing changed: `mine` and `squares` are to be "
+                   "changed in place, as in `mine[places] -= ...`.")  # fmt: skip
     by_state = (
         ("sum", "You added the sum of g² over the columns. Row-wise Adagrad adds their mean."),
         ("mean", ""),
@@ -191,9 +191,9 @@ def _state_is_right(
                    "changed: change only `squares[places]`.")  # fmt: skip
     student.expect(bool((state - want_squares).abs().max() < NEAR), "`squares` should grow by the mean of g² of each "
                    "touched row, and has other values.")  # fmt: skip
-    student.expect(not still, "`squares` is right, but no weight has moved: subtract from `rows[places]`.")
+    student.expect(not still, "`squares` is right, but no weight has moved: subtract from `mine[places]`.")
     student.expect(torch.equal(new[untouched], rows[untouched]), "A row that no step touched has moved: change only "
-                   "`rows[places]`.")  # fmt: skip
+                   "`mine[places]`.")  # fmt: skip
     for name, why in (
         ("old", "The step was divided by the old sum. First add the new mean of squares, then divide by its root."),
         ("unrooted", "The step was divided by the sum of squares itself, and not by its root."),

@@ -17,15 +17,15 @@ from labkit.wire import Group
 
 
 @you_write(every_id_has_its_row)
-def pull(ids: Tensor, rows: Tensor, group: Group) -> Tensor:
-    """The row of each id (b,). Row i is rows[i // N] of rank i % N."""
+def pull(ids: Tensor, mine: Tensor, group: Group) -> Tensor:
+    """The row of each id (b,). Row i is mine[i // N] of rank i % N."""
     unique, inverse = ids.unique(return_inverse=True)
     owner = unique % group.size
     order, counts = owner.argsort(stable=True), owner.bincount(minlength=group.size)
     out = counts.tolist()
     into = all_to_all(counts, group, algorithm="pairwise").tolist()
     asked = all_to_all(unique[order], group, out, into)
-    came = all_to_all(rows[asked // group.size], group, into, out)
+    came = all_to_all(mine[asked // group.size], group, into, out)
     found = torch.empty_like(came)
     found[order] = came
     return found[inverse]
@@ -41,10 +41,10 @@ def sum_equal(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @you_write(only_touched_rows_move)
-def step_rows(rows: Tensor, squares: Tensor, places: Tensor, g: Tensor, lr: float) -> None:
-    """Row-wise Adagrad on rows[places], whose gradients are g (u, dim), in place."""
+def step_rows(mine: Tensor, squares: Tensor, places: Tensor, g: Tensor, lr: float) -> None:
+    """Row-wise Adagrad on mine[places], whose gradients are g (u, dim), in place."""
     squares[places] += g.square().mean(1)
-    rows[places] -= lr * g / (squares[places].sqrt()[:, None] + 1e-8)
+    mine[places] -= lr * g / (squares[places].sqrt()[:, None] + 1e-8)
 
 
 @you_write(masks_cancel)
