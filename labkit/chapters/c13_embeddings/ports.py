@@ -22,7 +22,6 @@ from labkit.wire.errors import RefusedError
 
 BETA = 1 / BANDWIDTH
 NUMEL = 25_000  # numbers of a dense gradient of 100 kB
-SCALE = (0.02, 100.0)  # milliseconds of the picture by workers, the same for every setting of its panel
 WIRE = Network(intra=Link(bandwidth=BANDWIDTH, latency=LATENCY))
 
 
@@ -121,9 +120,11 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
     many = {True: "the ring is faster", False: f"the server{'s are' if servers > 1 else ' is'} faster"}
     ahead = [by_ring[n] < by_server[n] for n in counts]
     change = next((n for n in counts if (by_ring[n] < by_server[n]) != ahead[0]), None)
+    if change is not None:
+        lines[f"from {change} workers on the other is faster"] = {change: max(by_ring[change], by_server[change])}
     return book.lines(
         {name: {float(n): 1e3 * t for n, t in line.items()} for name, line in lines.items()}, x="workers",
-        y="milliseconds", title="More workers", badge="simulated", log="y", within=SCALE,
+        y="milliseconds", title="More workers", badge="simulated", log="y",
         sentence=f"By the formulas, which are the lines, {many[ahead[0]]} "
         + (f"for any number of workers up to {max(counts)}." if change is None else
            f"below {change} workers, and {many[not ahead[0]]} from there on.")
