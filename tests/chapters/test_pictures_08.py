@@ -59,7 +59,7 @@ def test_rates_at_which_methods_end_where_the_page_says():
     for way, rate, words in told:
         found = methods.tuned(methods.Rated(way, rate), "it", 4, 0, "free")
         end = found["lines"][f"it (rate {rate:g})"][-1][1]
-        assert words.format(f"{end:.2f}") in said_of, (words, end)
+        assert words.format(f"{end:.1f}") in said_of, (words, end)
         assert ("learned nothing" in pictures.tuned_said(found)) == ("nothing" in words)
         assert found["seconds"] == pytest.approx(60 * methods.STEP), "nothing is waited for on a free link"
 
@@ -165,10 +165,10 @@ def _tried(losses, nbytes=1.0, each=0.1):
 
 def test_the_names_of_the_contest_do_not_cover_each_other():
     points = {  # bytes a step and losses, as four ranks have them
-        "whole gradients": (28860, (0.4039, 0.5130, 0.5388)), "signs with feedback": (1854, (0.4211, 0.4555, 0.4971)),
-        "majority vote": (903, (0.4341, 0.4637, 0.4843)), "top-k 1%": (1200, (0.5138, 0.5624, 0.6140)),
-        "PowerSGD rank 2": (3824, (0.4366, 0.5359, 0.5596)), "local SGD with H = 4": (7215, (0.4905, 0.5746, 0.6071)),
-        "gossip on a ring": (38480, (0.5266, 0.5725, 0.6991)),
+        "whole gradients": (28860, (0.5120, 0.2846, 0.4615)), "signs with feedback": (1854, (0.2171, 0.1565, 0.2105)),
+        "majority vote": (903, (0.4843, 0.4637, 0.4341)), "top-k 1%": (1200, (0.2708, 0.2306, 0.2871)),
+        "PowerSGD rank 2": (3824, (0.5257, 0.2733, 0.6190)), "local SGD with H = 4": (7215, (0.4527, 0.4772, 0.6845)),
+        "gossip on a ring": (38480, (0.5724, 0.5266, 0.6991)),
     }  # fmt: skip
     figure = pictures.trade_off({n: [_tried([loss], nbytes) for loss in some] for n, (nbytes, some) in points.items()})
     boxes = []
@@ -215,7 +215,7 @@ def test_links_are_told_by_the_fastest_method():
     voted = {"whole": 0.04, "majority vote": 0.12}
     voting = rows | {"majority vote": (0.5, 9.0, 0.8)}
     vote = said.links(_race(voting, voted)).text
-    assert "a step takes 120 ms in place of 40 ms" in vote and "this may be the rate" in vote
+    assert "a step takes 120 ms in place of 40 ms" in vote and "That is majority vote, which needs fewer steps" in vote
     assert "needs a chain of two messages" in vote
     assert "two messages" not in said.links(_race(rows | {"majority vote": (0.5, 4.0, 0.8)}, voted)).text
     thin = rows | {"gossip on a ring": (6.0, 2.0, 1.2), "PowerSGD rank 2": (2.0, 8.0, 1.1)}
@@ -306,11 +306,13 @@ def test_the_price_of_a_vote_is_told_by_its_marks_and_its_rate():
     ):
         told = said.vote({"whole gradients": [_tried([x]) for x in (0.4, 0.5)],
                           "majority vote": [_tried([x]) for x in vote]}).text  # fmt: skip
-        assert (
-            words in told
-            and "a learning rate of its own, 0.015, and all others have 0.4" in told
-            and "section 7" not in told
-        )
+        assert words in told and "section 7" not in told and "Do not expect that" not in told
+    low, lower = ([_tried([x, 0.0]) for x in some] for some in ([0.4, 0.5], [0.2, 0.3]))
+    both = {"whole gradients": [_tried([1.0, x]) for x in (0.4, 0.5)], "majority vote": low}
+    told = said.vote(both | {"top-k 1%": lower, "signs with feedback": lower, "gossip on a ring": [_tried([0.3, 0.6])]})
+    assert (
+        "every seed top-k 1% and signs with feedback end below whole gradients" in told.text and "8 steps" in told.text
+    )
     told = [said.vote({"whole gradients": [_tried([0.4], 28866.0)], "majority vote": [_tried([0.5], 903.0)],
                        "PowerSGD rank 2": [_tried([0.5], sent)]}).text for sent in (2869.0, 3830.0)]  # fmt: skip
     assert "section 7" not in told[0] and "sends 1.34 times as much here as with the rings of section 7" in told[1]
