@@ -92,10 +92,14 @@ def test_every_kind_of_question_by_keyboard_alone(lab: Lab, dark: bool) -> None:
     keys.type("2")
     keys.press("Enter")
     answered(0, "✗ Not right")
+    after = "getComputedStyle(document.querySelector('.lk-item .lk-mark'), '::after').content"
+    assert page.evaluate(after) == "none", "the verdict is that of the answer that stands there"
     keys.press("Backspace")
     keys.type("1.5")
+    assert "the answer before" in page.evaluate(after), "and now it is not"
     keys.press("Enter")
     answered(0, "✓ Right")
+    assert page.evaluate(after) == "none"
     assert items.nth(0).locator("input").nth(1).input_value() == "1.5"
     keys.type("9")  # it is answered: nothing changes any more
     assert items.nth(0).locator("input").nth(1).input_value() == "1.5"
