@@ -69,6 +69,9 @@ FIGURES = {
     "cost curves without points": lambda: cost_curves(CURVES),
     "points without curves": lambda: cost_curves({}, POINTS),
     "bars": lambda: bars({"measured": {"naive": 7e6, "ring": 1.75e6}, "formula": {"naive": 7e6, "ring": 1.5e6}}),
+    "bars of parts": lambda: bars(
+        {"a": {"x": 2, "y": 1}, "b": {"x": 1}, "run": {"x": 3, "y": 1.05}}, unit="", ticks=True, stacked=True
+    ),
     "bars with ticks": lambda: bars({"measured": {"a": 2, "b": 1}, "formula": {"a": 2, "b": 1}}, unit="", ticks=True),
     "bars of zeros": lambda: bars({"measured": {"ring": 0}}),
     "lines": lambda: lines({"1 rank": [5.5, 4.0, 3.0], "4 ranks": [5.5, 4.0, 3.001]}),

@@ -263,10 +263,32 @@ def test_a_race_takes_what_its_formulas_say(size: int) -> None:
     for kilobytes, latency in ((1, 200), (100, 20), (8000, 2)):
         run = raced(size, kilobytes, latency * 1e-6)
         for row in pictures.raced(run, latency).table():  # 250 numbers make no equal chunks, which is a nanosecond
-            assert row["run (seconds)"] == pytest.approx(row["formula (seconds)"], rel=1e-3), (kilobytes, row)
+            formula = row["latencies (seconds)"] + row["bytes (seconds)"]
+            assert row["the run (seconds)"] == pytest.approx(formula, rel=1e-3), (kilobytes, row)
     assert pictures.watched(raced(2, 10, 20e-6), "my recursive doubling", 20) == (
         "Recursive doubling: 1 round of 20 µs, and 10 kB that go one after the other: 30 µs by the formula."
     )
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("size", [2, 8])
+def test_on_a_shared_link_only_those_queue_whose_partners_are_far_apart(size: int) -> None:
+    run, alone = raced(size, 800, 20e-6), 800e3 / pictures.BANDWIDTH  # seconds of the whole tensor on a link
+    waits = [pictures.queued(run, nth) for nth in range(4)]  # ring, recursive doubling, halving-doubling, tree
+    each = size / 2 - 1  # further ranks that send across at the same time
+    assert waits == pytest.approx([0, each * alone, 2 * each * alone / 2, 0])
+    shared = pictures.raced(run, 20, shared=True)
+    assert [row["queue at the shared link (seconds)"] for row in shared.table()] == waits
+    assert shared.badge == "simulated" and ("slow: ring" in shared.sentence) == (size > 2)
+
+
+def test_gradients_are_drawn_by_their_angles() -> None:
+    one = torch.tensor([1.0, 0.0])
+    figure = pictures.away([torch.tensor([1.0, 1.0]), torch.tensor([0.0, 3.0])], one, one)
+    degrees = {row["gradient of"]: row["degrees away"] for row in figure.table()}
+    assert degrees == pytest.approx({"rank 0": 45, "rank 1": 90, "average": 0})
+    assert "point 45 to 90 degrees away" in figure.sentence
+    assert pictures.away([-one, torch.tensor([1.0, 1e-3])], one, one).table()[0]["degrees away"] == pytest.approx(180)
 
 
 @pytest.mark.ranks
@@ -291,7 +313,7 @@ def test_one_number_is_told_as_one() -> None:
     said = pictures.cost_of_call(labkit.launch(scatter, 2, clock="virtual"))
     assert said.startswith("The call is `collectives.naive_scatter`. All ranks together send 1 number of 8 bytes, ")
     assert "8 bytes in all; the formula says 8." in said
-    assert "r0+r1 for the sum of what ranks 0 and 1 brought" in said
+    assert "r0 stands for what rank 0 brought. " in said, "nothing is added in a scatter"
 
 
 @pytest.mark.ranks

@@ -100,7 +100,7 @@ def _draw(
         grid = Grid(left, top, width, height, 0, 0, 11 if width > 20 else SMALLEST)
         draw_cells(svg, grid, recording, frame, flaws, hover=True, only=i)
         if recording.chunks > 1 and width >= NUMBERED:
-            y = top - 3 if top + height / 2 <= where.y else top + height + 9  # on the outer side
+            y = top - 3 if top + height / 2 <= where.y else top + height + 11  # on the outer side
             for chunk in range(recording.chunks):
                 svg.text(left + (chunk + 0.5) * width, y, str(chunk), SMALLEST, "middle")
 

@@ -63,13 +63,14 @@ def not_run(name: str, cell: str, notebook: list[dict[str, Any]]) -> str:
     for one in notebook:
         source = "".join(one["source"])
         if one["cell_type"] == "markdown":
-            titles = [line.strip("# ") for line in source.splitlines() if line.startswith("#")]
+            titles = [line.strip("# ") for line in source.splitlines() if line.startswith("##")]
             heading = titles[-1] if titles else heading
         elif one["cell_type"] == "code":
             if source.strip() == cell.strip():
                 break
             if name in sets(source, imports=True):
-                found = f"The cell that makes it is in the section “{heading}”, and begins with:\n\n    "
+                where = f"in the section “{heading}”" if heading else "before the first section"
+                found = f"The cell that makes it is {where}, and begins with:\n\n    "
                 found += next((line for line in source.splitlines() if line.strip()), "")
     if not found:
         return ""

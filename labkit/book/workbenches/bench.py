@@ -169,7 +169,9 @@ class Workbench:
 
     def told(self, settings: Mapping[str, Any]) -> str:
         """Settings in words, each by the label of its control."""
-        return ", ".join(f"{_label(name)} {self._called(name, value)}" for name, value in settings.items())
+        return ", ".join(
+            f"{self.controls[name].description} {self._called(name, value)}" for name, value in settings.items()
+        )
 
     def _called(self, name: str, value: Any) -> Any:
         """A value as its control shows it: what is chosen from a dict is called by its key."""

@@ -18,6 +18,19 @@ LINK = Network(intra=Link(bandwidth=pictures.BANDWIDTH, latency=pictures.LATENCY
 SIZES = {"1 kB": 1, "10 kB": 10, "100 kB": 100, "1 MB": 1000, "8 MB": 8000}
 
 
+def allowed(world_size: int, transport: str, width: int, batch: int, megabytes: float) -> None:
+    """Raises ParameterError for parameters with which the chapter makes no sense, before anything is started."""
+    book.allow({
+        f"world_size={world_size!r}: one rank has nobody to talk to, take 2 or more":
+            isinstance(world_size, int) and world_size >= 2,
+        f'transport={transport!r}: it is "local" or "gloo"': transport in ("local", "gloo"),
+        f"width={width!r}: take a multiple of 4, the number of heads":
+            isinstance(width, int) and width > 0 and width % 4 == 0,
+        f"batch={batch!r}: take a whole number of pieces, 1 or more": isinstance(batch, int) and batch >= 1,
+        f"megabytes={megabytes!r}: take a positive number": megabytes > 0,
+    })  # fmt: skip
+
+
 def scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Parts of rank 0's tensor, one to each rank; what the others have counts for its shape and dtype alone."""
     given = x if group.rank == 0 else None
@@ -60,6 +73,7 @@ def a_race(race: Run) -> book.Workbench:
     controls = {
         "watch": pictures.RACERS, "ranks": [2, 4, 8, 16],
         "kilobytes": choice("size", SIZES, 100), "latency": choice("latency (µs)", [2, 20, 200], 20),
+        "shared": choice("network", {"a link for each pair": False, "two switches, one link": True}, False),
     }  # fmt: skip
     views: list[View] = [pictures.raced, pictures.watched, pictures.followed]
     return book.workbench(race, controls, views, title="A race", ranks=8)

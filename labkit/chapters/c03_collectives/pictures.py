@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from labkit import book, cost
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import SERIES
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import plural
 from labkit.cost.units import format_bytes, format_seconds
 
@@ -69,17 +74,43 @@ def in_a_row(call: Any, size: int) -> float:
     return float(form_of(call).seconds(call.nbytes, size, 0, 1))
 
 
-def raced(run: Any, latency: float) -> book.Figure:
-    """How long each all-reduce of the run took, and the formula with the same latency, in microseconds."""
+def queued(run: Any, nth: int) -> float | None:
+    """Seconds for which messages of the nth all-reduce would wait for each other, if a single link joined two switches
+    with half of the ranks each; None where no picture can follow its messages."""
+    try:
+        recording = book.record(run.trace, "all_reduce", nth)
+    except ValueError:  # of no message at all
+        return None
+    half, waited = run.trace.world_size / 2, 0.0
+    for moves in (frame.moves for frame in recording.rounds):
+        over, back = (sum(m.nbytes for m in moves if (m.src < half, m.dst < half) == way)
+                      for way in ((True, False), (False, True)))  # fmt: skip
+        waited += max(0, max(over, back) - max((m.nbytes for m in moves), default=0))
+    return None if recording.unseen else waited / BANDWIDTH
+
+
+def raced(run: Any, latency: float, shared: bool = False) -> book.Figure:
+    """How long each all-reduce of the run took, beside the two parts of its formula. latency: in microseconds.
+
+    shared: and by how much longer, if one link joined two switches.
+    """
     calls, size, alpha = run.trace.calls("all_reduce"), run.trace.world_size, 1e-6 * latency
-    took = {said(call): round(call.seconds, 9) for call in calls}
-    formula = {said(call): by_formula(call, size, alpha) for call in calls}
-    ranked = sorted(took.items(), key=lambda item: item[1])
-    told = "From fast to slow: " + ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, seconds in ranked) + "."
-    title = f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks"
+    waits = {said(call): round(alpha * form_of(call).rounds(size), 9) for call in calls}
+    parts = {
+        "latencies": waits,
+        "bytes": {said(call): by_formula(call, size, alpha) - waits[said(call)] for call in calls},
+    }
+    took, where = {said(call): round(call.seconds, 9) for call in calls}, "From fast to slow"
+    if shared:
+        queue = {said(call): queued(run, nth) for nth, call in enumerate(calls)}
+        parts["queue at the shared link"] = {name: waited for name, waited in queue.items() if waited is not None}
+        where = "With one link between two switches, by the formulas and these messages, from fast to slow"
+    ends = {name: sum(part.get(name, 0.0) for part in parts.values()) for name in took} if shared else took
+    told = ", ".join(f"{name} {format_seconds(ends[name], 3)}" for name in sorted(ends, key=lambda name: ends[name]))
     return book.bars(
-        {"run": took, "formula": formula}, unit="seconds", title=title, badge=run.trace.badge,
-        sentence=told, ticks=True,
+        {**parts, "the run": took}, unit="seconds", badge="simulated" if shared else run.trace.badge,
+        title=f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks", ticks=True, stacked=True,
+        sentence=f"{where}: {told}.",
     )  # fmt: skip
 
 
@@ -154,9 +185,9 @@ def cost_of_call(run: Any) -> str:
         f"{plural(sent // 8, 'number')} of 8 bytes, {sent} bytes in all; the formula says {formula}."
     )
     if call.name in FOLLOWED:
-        told += (
-            " In the picture, r0 stands for what rank 0 brought and r0+r1 for the sum of what ranks 0 and 1 brought."
-        )
+        told += " In the picture, r0 stands for what rank 0 brought"
+        sums = call.name in ("all_reduce", "reduce_scatter", "reduce")
+        told += " and r0+r1 for the sum of what ranks 0 and 1 brought." if sums else "."
         if book.record(run.trace).chunks > 1:
             told += " The small number outside a box is that of the chunk."
     return told
@@ -171,16 +202,40 @@ def messages(run: Any) -> book.Figure | book.Stepper:
     return matrix(run, title=f"Bytes from rank to rank: {call.name}")
 
 
-def away(gradients: Mapping[str, Any], joined: Any) -> book.Table:
-    """How far each gradient is from that of the global batch, at most, beside the largest entry of that."""
-    most = joined.abs().max()
-    rows = [{"": name, "difference": f"{float((x - joined).abs().max() / most):.1e}"} for name, x in gradients.items()]
+def away(gradients: Sequence[Any], average: Any, joined: Any) -> book.Figure:
+    """Each rank's gradient and their average as arrows of one length, at their true angles with the gradient of one
+    process that read all the text."""
+    whole = joined.norm()
+
+    def seen(x: Any) -> tuple[float, float]:
+        """Degrees away, and times as long."""
+        across = float((x / x.norm() - joined / whole).norm()) / 2  # of two unit vectors; exact for small angles, too
+        return math.degrees(2 * math.asin(min(1.0, across))), float(x.norm() / whole)
+
+    arrows = {f"rank {rank}": seen(x) for rank, x in enumerate(gradients)} | {"average": seen(average)}
+    off, (least, most) = arrows["average"][0], (f(deg for deg, _ in [*arrows.values()][:-1]) for f in (min, max))
     size = f"A gradient has {joined.numel():,} numbers in float32, so M is {joined.nbytes / 1e6:.4g} MB."
     told = (
-        "The largest difference from the gradient of one process that read all the text, divided by the largest entry "
-        "of that gradient"
+        f"The gradients of single ranks point {least:.0f} to {most:.0f} degrees away from that of one process with all "
+        f"the text, and their average {off:.0e} degrees, which is rounding. {size}"
     )
-    return book.Table(rows, caption=f"{told}. {size}")
+    svg = Svg(WIDTH, "How far each gradient points away", told)
+    long, x, below = 270.0, 40.0 if most < 85 else 320.0, 0.0
+    y = heading(svg, "measured", told) + 20 + long * math.sin(math.radians(min(most, 90.0)))
+    svg.line(x, y, x + long - 8, y, width=4, colour=SERIES[1].colour)
+    svg.arrow_head(x + long + 3, y, 1, 0, 12)
+    svg.text(x + long + 12, y + 4, "the average of all ranks, and one process with all the text", 12, bold=True)
+    for name, (deg, _) in sorted([*arrows.items()][:-1], key=lambda item: item[1][0]):
+        along, up = math.cos(math.radians(deg)), math.sin(math.radians(deg))
+        tip = x + long * along, y - long * up
+        svg.line(x, y, *tip, width=1.4, colour=SERIES[0].colour)
+        svg.arrow_head(*tip, along, -up, 8)
+        below = max(below + 13, long * up + 4 * up, 18)  # no name on another
+        svg.text(x + math.sqrt(max(0.0, (long + 8) ** 2 - below**2)) * math.copysign(1, along), y - below + 4,
+                 f"{name}: {deg:.0f}°", 11)  # fmt: skip
+    rows: list[Row] = [{"gradient of": name, "degrees away": float(f"{deg:.3g}"), "times as long": round(long, 3)}
+                       for name, (deg, long) in arrows.items()]  # fmt: skip
+    return book.Figure("How far each gradient points away", "measured", told, rows, svg=svg.render(y + 14))
 
 
 def matrix(run: Any, computed: Sequence[int] | None = None, title: str = "Bytes from rank to rank") -> book.Figure:
