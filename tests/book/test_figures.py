@@ -230,6 +230,11 @@ def test_ranks_that_wait_alike_are_told_as_each_and_else_the_one_that_waits_long
         said[late] = timeline(trace).sentence
     assert " Each rank waits " in said[1e-3] and "waits longest" not in said[1e-3], said
     assert " Rank 0 waits longest: " in said[2e-3] and "Each rank" not in said[2e-3], said
+    trace = fake.Trace(3)
+    for rank, seconds in ((0, 1e-3), (1, 1e-3), (2, 5e-3)):
+        trace.compute(rank, seconds)
+    trace.round((2, 0, 0, 0, 1000, False), (2, 1, 0, 0, 1000, False))
+    assert " Ranks 0 and 1 wait longest: " in timeline(trace).sentence, "they wait alike"
 
 
 def test_a_message_that_never_arrives_is_waiting_to_the_end() -> None:
@@ -322,7 +327,7 @@ def test_who_waits_says_in_which_call_where_it_is_the_same_for_all() -> None:
     stuck.failure.message = "\n".join(["rank 1 has finished", *(line.format(5) for line in lines)])
     assert "Each of them waits in call 5, counted from the first collective." in wait_for(stuck).sentence
     stuck.failure.message = "\n".join(["rank 1 has finished", lines[0].format(5), lines[1].format(6)])
-    assert "in their call" not in wait_for(stuck).sentence
+    assert "waits in call" not in wait_for(stuck).sentence
 
 
 def test_a_tick_does_not_strike_through_the_number_of_its_bar() -> None:
@@ -334,6 +339,22 @@ def test_a_tick_does_not_strike_through_the_number_of_its_bar() -> None:
     (label,) = [float(t.get("y")) for t in tree.iter("{http://www.w3.org/2000/svg}text") if t.text == "460"]
     ticks = [float(one.get("y1")) for one in tree.iter("{http://www.w3.org/2000/svg}line")]
     assert label < min(ticks)
+
+
+def test_parts_of_a_bar_stand_on_each_other_with_their_sum_above() -> None:
+    parts = {"latencies": {"a": 2, "b": 1}, "bytes": {"a": 1, "b": 3}}
+    figure = bars(parts | {"run": {"a": 3, "b": 4}}, unit="", ticks=True, stacked=True)
+    assert figure.spec is not None and figure.spec["layout"]["barmode"] == "stack"
+    first, second, tick = figure.spec["data"]
+    assert (first["text"], second["text"], tick["y"]) == (["", ""], ["3", "4"], [3, 4])
+    tree = ET.fromstring(figure.svg)
+    boxes = [{k: float(r.get(k)) for k in ("y", "height")} for r in tree.iter("{http://www.w3.org/2000/svg}rect")
+             if r.find("{http://www.w3.org/2000/svg}title") is not None]  # fmt: skip
+    for below, above in (boxes[:2], boxes[2:4]):
+        assert above["y"] + above["height"] == pytest.approx(below["y"], abs=0.2)
+    assert boxes[0]["height"] == pytest.approx(2 * boxes[1]["height"], abs=0.2)
+    late = bars(parts | {"run": {"a": 3.1, "b": 4}}, unit="", ticks=True, stacked=True).spec
+    assert late is not None and late["data"][1]["text"] == ["", "4"] and late["data"][-1]["text"] == ["3"]
 
 
 def test_the_byte_matrix_says_every_number_and_where_the_prediction_was_wrong() -> None:

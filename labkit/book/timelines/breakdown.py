@@ -11,7 +11,7 @@ from labkit.book.drawing.style import INK, KINDS, ON_COLOUR, Look
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import listing, seconds_text, seconds_unit, short
-from labkit.book.timelines.reads import Trace
+from labkit.book.timelines.reads import Trace, longest_waits
 
 PARTS = {  # parts of a rank's time that add up to its total, and the kind whose look they have
     "compute alone": "compute",
@@ -45,7 +45,8 @@ def step_breakdown(trace: Trace, step: int | None = None, *, title: str = "Where
     )
     worst = max(range(len(raw)), key=lambda r: raw[r]["waiting"])
     if raw[worst]["waiting"] > 0:
-        said += f". Rank {worst} waits longest, {seconds_text(raw[worst]['waiting'])}"
+        who = longest_waits(range(len(raw)), [row["waiting"] for row in raw])
+        said += f". {who} longest, {seconds_text(raw[worst]['waiting'])}"
     said += "."
     return Figure(
         title, trace.badge, said, rows,

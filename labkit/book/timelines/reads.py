@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from labkit.book.drawing.units import listing
+
 
 class Message(Protocol):
     """One message. In `sends`, `start` and `end` are its sender's; in `recvs` they are its receiver's."""
@@ -113,3 +115,10 @@ class Trace(Protocol):
     def spans(self, name: str | None = None) -> Sequence[Span]: ...
     def bytes_between(self) -> Sequence[Sequence[int]]: ...
     def step_breakdown(self, step: int | None = None) -> Sequence[Mapping[str, Any]]: ...
+
+
+def longest_waits(ranks: Sequence[int], waiting: Sequence[float]) -> str:
+    """Who waits longest, several if they wait alike: "Rank 4 waits", "Ranks 2, 3 and 5 wait"."""
+    most = max(waiting)
+    named = [str(rank) for rank, seconds in zip(ranks, waiting, strict=True) if seconds > 0.99 * most]
+    return f"Rank {named[0]} waits" if len(named) == 1 else f"Ranks {listing(named)} wait"

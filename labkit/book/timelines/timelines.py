@@ -24,8 +24,8 @@ from labkit.book.drawing.boxes import (
     work_boxes,
 )
 from labkit.book.drawing.figure import Figure
-from labkit.book.drawing.units import bytes_text, listing, plural, seconds_text
-from labkit.book.timelines.reads import Message, Trace
+from labkit.book.drawing.units import bytes_text, plural, seconds_text
+from labkit.book.timelines.reads import Message, Trace, longest_waits
 from labkit.book.timelines.timelines_plotly import spec
 from labkit.book.timelines.timelines_svg import picture
 
@@ -178,9 +178,8 @@ def _sentence(
     lost = numbers[worst]["waiting"]
     if lost > 0:
         alike = len(ranks) > 1 and min(row["waiting"] for row in numbers) > 0.99 * lost
-        longest = [str(rank) for rank, row in zip(ranks, numbers, strict=True) if row["waiting"] > 0.99 * lost]
-        told = f" Rank {ranks[worst]} waits" if len(longest) == 1 else f" Ranks {listing(longest)} wait"
-        text += " Each rank waits" if alike else f"{told} longest:"
+        who = longest_waits(ranks, [row["waiting"] for row in numbers])
+        text += " Each rank waits" if alike else f" {who} longest:"
         text += f" {seconds_text(lost)}, {100 * lost / seconds:.0f} % of the time."
     return text
 
