@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,16 @@ def test_what_a_rank_of_a_recommender_keeps_at_home_does_not_travel():
     touched, ranks = 1e-5 * pictures.TABLE, pictures.RANKS
     each = touched / pictures.ROW / ranks * (ranks - 1) / ranks  # rows that others own, of one rank
     assert recommender["sent by a rank or client"] == f"{each * (cost.ID_BYTES + 2 * pictures.ROW) / 1e6:.3g} MB"
+
+
+def test_a_strip_of_the_table_is_filled_where_rows_are_touched(monkeypatch):
+    monkeypatch.setattr(pictures, "in_step", lambda run: [640, 512])
+    ids = torch.cat([torch.arange(40), torch.tensor([5999])])
+    dense = SimpleNamespace(trace=SimpleNamespace(bytes_sent=lambda: [384_000, 384_000]))
+    figure = pictures.dense_or_sparse(dense, SimpleNamespace(results=[ids, ids[:3]]), 6000)
+    filled = [float(h) for h in re.findall(r'height="([\d.]+)"[^>]*stroke-width="0"', figure.svg)]
+    assert len(filled) == pictures.COLUMNS + 2 and filled[-2:] == pytest.approx([46, 46 / 40], abs=0.1)
+    assert "touches 41 of 6,000 rows" in figure.sentence and "384 kB" in figure.sentence and "640 B" in figure.sentence
 
 
 @pytest.mark.ranks

@@ -114,15 +114,42 @@ def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int], ja
     return svg.render(top + 27 * len(pull) + 6)
 
 
-def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
-    """The most that a rank sent: for the gradient of the whole table, and for the rows that the batches touched."""
-    whole, some = max(dense.trace.bytes_sent()), max(in_step(sparse))
-    return book.bars(
-        {"the busiest rank": {"all-reduce of the whole gradient": whole, "pull and push of touched rows": some}},
-        title="What a rank sends in one step",
-        sentence=f"The all-reduce of the whole gradient sends {bytes_text(whole)} from a rank. Pull and push of the "
-        f"touched rows send at most {bytes_text(some)}.",
-    )  # fmt: skip
+COLUMNS = 150  # of the strip for a table
+
+
+def dense_or_sparse(dense: Any, sparse: Any, rows: int) -> book.Figure:
+    """Two strips for the table: all of its rows travel, or those that a batch touched. sparse: ranks return which.
+
+    A column of a strip stands for `rows` / 150 rows, and is filled as far as its rows travel.
+    """
+    whole, some, ids = max(dense.trace.bytes_sent()), max(in_step(sparse)), sparse.results[0]
+    each = torch.bincount(ids * COLUMNS // rows, minlength=COLUMNS) * COLUMNS / rows
+    title = "Which rows travel in one step"
+    said = (
+        f"The all-reduce takes every row of the gradient, and a rank sends {bytes_text(whole)}. The batch of rank 0 "
+        f"touches {len(ids):,} of {rows:,} rows. If only touched rows travel, a rank sends {bytes_text(some)} at most."
+    )
+    svg = Svg(WIDTH, title, said)
+    top, left, wide, high = heading(svg, "measured", said) + 10, 8.0, 600.0, 46.0
+    for k, (name, shares, nbytes) in enumerate(
+        (("all-reduce of the whole gradient", [1.0] * COLUMNS, whole), ("pull and push", each.tolist(), some))
+    ):
+        y, look = top + 18 + k * (high + 36), SERIES[k]
+        svg.text(left, y - 6, name, 12, bold=True)
+        for c, share in enumerate(shares):
+            tall = high * min(1.0, share)
+            if tall:
+                svg.rect(left + wide * c / COLUMNS, y + high - tall, wide / COLUMNS, tall, look.colour, stroke_width=0)
+        svg.rect(left, y, wide, high, stroke_width=1)
+        svg.text(left + wide + 10, y + high / 2 + 5, bytes_text(nbytes), 13, bold=True)
+    y = top + 18 + 2 * high + 36 + 15
+    svg.text(left, y, "row 0", 10.5)
+    svg.text(left + wide, y, f"row {rows - 1:,}", 10.5, "end")
+    table: list[Row] = [
+        {"way": "all-reduce of the whole gradient", "rows of rank 0": rows, "the busiest rank sends (bytes)": whole},
+        {"way": "pull and push", "rows of rank 0": len(ids), "the busiest rank sends (bytes)": some},
+    ]
+    return book.Figure(title, "measured", said, table, svg=svg.render(y + 8))
 
 
 def same_table(mine: Any, labkits: Any, table: Tensor) -> str:
