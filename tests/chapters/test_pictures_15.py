@@ -309,6 +309,13 @@ def test_clipping_hides_from_the_weights_that_gradients_were_averaged_twice(seed
     assert same.on_one_device(seed).norms[-1] > 2 * same.CLIP, "or a gradient that is half as long is not clipped"
 
 
+def test_an_axis_that_cuts_nothing_is_told_to_have_no_neighbours() -> None:
+    told = pictures._without_neighbours
+    assert told(small.cut(8, 4, 1, 2, "data")) == "" == told(small.cut(8, 4, 1, 2, "tensor"))
+    assert "no pipeline ranks, so the neighbours are those of data" in told(small.cut(8, 4, 1, 2, "pipeline"))
+    assert "no tensor ranks, so the neighbours are those of data" in told(small.cut(8, 1, 2, 2, "tensor"))
+
+
 def test_of_two_plans_that_are_the_same_run_when_made_small_both_are_told() -> None:
     found = panels.searched("GPT-3 175B", "1,024 H100")
     shapes = [small.shape_of(one.plan) for one in found.best[:5]]

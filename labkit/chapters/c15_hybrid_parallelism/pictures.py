@@ -47,8 +47,18 @@ def took(run: Any) -> str:
     return (
         f"{cut_name(config)}: a step takes "
         f"{format_seconds(small.seconds(run), 3)} (emulated), and the ranks compute for {small.busy(run):.0%} of "
-        f"it. Between the nodes go {told}."
+        f"it. Between the nodes go {told}.{_without_neighbours(config)}"
     )
+
+
+def _without_neighbours(config: Any) -> str:
+    """If the axis that was to lie inside a node cuts nothing: which one lies there in its place."""
+    names = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
+    inner, *others = [axis for axis in reversed(config.order) if axis in names]
+    there = next((axis for axis in others if getattr(config, axis) > 1), inner)
+    if getattr(config, inner) > 1 or there == inner:
+        return ""
+    return f" This cut has no {names[inner]} ranks, so the neighbours are those of {names[there]} parallelism."
 
 
 def each_stage(run: Any) -> book.Figure:
