@@ -191,13 +191,13 @@ def vote(contest: Contest) -> Conclusion:
          "gradients with every seed.",
          "True": "The vote has no error feedback. Yet its loss is not clearly different from that of whole gradients, "
          "as the ranges of the three seeds overlap."},
-        {"below": "With every seed {below} {end} below whole gradients, although a step of theirs says less of the "
-         "gradient. Do not expect that elsewhere: these are {steps} steps on a small task.", "True": ""},
+        {"below": "These ended below whole gradients with every seed, although a step of theirs says less of the "
+         "gradient: {below}. Do not expect that elsewhere, because these are {steps} steps on a small task.",
+         "True": ""},
         {"more > 1.05": "\n\nPowerSGD sends {more:.2f} times as much here as with the rings of section 7. Its factors "
          "are small, so the book's `DataParallel` chooses an all-reduce with a shorter chain of messages, but more "
          "bytes.", "True": ""},
-        more=more, voted=voted, whole=whole, below=listing(below) if below else "",
-        end="end" if len(below) > 1 else "ends", steps=4 * len(contest["whole gradients"][0].curve),
+        more=more, voted=voted, whole=whole, below=listing(below) if below else "", steps=4 * len(contest["whole gradients"][0].curve),
     )  # fmt: skip
 
 
