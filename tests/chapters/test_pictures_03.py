@@ -13,7 +13,7 @@ import torch
 
 import labkit
 from labkit import Link, Network, collectives, cost
-from labkit.chapters.c03_collectives import crossover, panels, pictures, two_nodes
+from labkit.chapters.c03_collectives import crossover, panels, pictures, race, two_nodes
 from labkit.wire import Group
 from tests.book import fake_trace as fake
 
@@ -76,10 +76,10 @@ def test_where_the_ring_is_never_slower_the_runs_cross_at_a_smaller_size() -> No
         (
             1 / 1.47,
             1.54,
-            "above their lines, and others below, by up to a factor of 1.5. Your machine was probably busy",
+            "Other marks lie below their lines and are up to 1.5 times as fast. Your machine was probably busy",
         ),
-        (1.0, 0.5, "Marks lie below their lines by up to a factor of 2."),
-        (3.0, 2.0, "so trust the marks more."),
+        (1.0, 0.5, "The marks below their lines are up to 2 times as fast."),
+        (3.0, 2.0, "and trust the marks more."),
     ],
 )
 def test_a_fit_is_judged_by_its_worst_mark_and_by_where_that_is(small: float, large: float, told: str) -> None:
@@ -262,10 +262,10 @@ def raced(size: int, kilobytes: int, latency: float) -> SimpleNamespace:
 def test_a_race_takes_what_its_formulas_say(size: int) -> None:
     for kilobytes, latency in ((1, 200), (100, 20), (8000, 2)):
         run = raced(size, kilobytes, latency * 1e-6)
-        for row in pictures.raced(run, latency).table():  # 250 numbers make no equal chunks, which is a nanosecond
+        for row in race.raced(run, latency).table():  # 250 numbers make no equal chunks, which is a nanosecond
             formula = row["latencies (seconds)"] + row["bytes (seconds)"]
             assert row["the run (seconds)"] == pytest.approx(formula, rel=1e-3), (kilobytes, row)
-    assert pictures.watched(raced(2, 10, 20e-6), "my recursive doubling", 20) == (
+    assert race.watched(raced(2, 10, 20e-6), "my recursive doubling", 20) == (
         "Recursive doubling: 1 round of 20 µs, and 10 kB that go one after the other: 30 µs by the formula."
     )
 
@@ -274,10 +274,10 @@ def test_a_race_takes_what_its_formulas_say(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 8])
 def test_on_a_shared_link_only_those_queue_whose_partners_are_far_apart(size: int) -> None:
     run, alone = raced(size, 800, 20e-6), 800e3 / pictures.BANDWIDTH  # seconds of the whole tensor on a link
-    waits = [pictures.queued(run, nth) for nth in range(4)]  # ring, recursive doubling, halving-doubling, tree
+    waits = [race.queued(run, nth) for nth in range(4)]  # ring, recursive doubling, halving-doubling, tree
     each = size / 2 - 1  # further ranks that send across at the same time
     assert waits == pytest.approx([0, each * alone, 2 * each * alone / 2, 0])
-    shared = pictures.raced(run, 20, shared=True)
+    shared = race.raced(run, 20, shared=True)
     assert [row["queue at the shared link (seconds)"] for row in shared.table()] == waits
     assert shared.badge == "simulated" and ("slow: ring" in shared.sentence) == (size > 2)
 
@@ -378,7 +378,7 @@ def test_a_function_that_makes_tensors_of_its_own_is_told_what_makes_them(at_onc
     def fn(group: Group) -> None:
         collectives.algorithm("all_reduce", "my_recursive_doubling")(away)(torch.ones(1000), group)
 
-    said = pictures.followed(labkit.launch(fn, 4, clock="virtual"), "my recursive doubling")
+    said = race.followed(labkit.launch(fn, 4, clock="virtual"), "my recursive doubling")
     assert (
         isinstance(said, str) and "x = x + ... or y = x.clone() makes a new tensor" in said and "Write x += ..." in said
     )

@@ -91,9 +91,9 @@ WRONG = {
         around(COPY, "me - step + 1", "me - step", "into.copy_({})"): "Take the numbers of chunks modulo n",
         around(COPY, "(me + 1) % n", NOW, "into.copy_({})"): "chunk 2 has what belongs into chunk 0",
         around(COPY, "(me + 1) % n", "me", "into.copy_({})"): "chunk 2 never arrived",
-        around(COPY, NEXT, NOW, "{}"): "none has changed. Let `exchange` receive into the chunk",
+        around(COPY, NEXT, NOW, "{}"): "none has changed. What arrives is written into the third",
         around(COPY, NEXT, NOW, "into += {}"): "Here what arrives replaces",
-        around(COPY, NEXT, NOW, "into = {}"): "receive into the chunk itself",
+        around(COPY, NEXT, NOW, "into = {}"): "give it `into` itself",
         around(COPY, NOW, BEFORE, "into.copy_({})"): "was complete at the beginning, and is not any more",
     },
     "my_recursive_doubling": {

@@ -149,6 +149,8 @@ class Workbench:
         ranks = settings.pop(RANKS, self._ranks)
         given = [f"{name}={written(value)}" for name, value in self._options.items()]
         told = "".join(f", {name}={written(value)}" for name, value in settings.items() if name in self._takes)
+        of_pictures = {name: value for name, value in settings.items() if name not in self._takes}
+        note = f"# of the pictures alone: {self.told(of_pictures)}\n" if of_pictures else ""
         name = self._run.__name__
         if self._on_ranks:
             each = f"lambda group: {name}(group{told})" if told else name
@@ -158,8 +160,8 @@ class Workbench:
         else:
             call = _call("with labkit.world", [str(ranks), *given]) + f" as world:\n    run = {name}(world{told})\n"
         with contextlib.suppress(OSError, TypeError):
-            return standing_alone(self._run, self._options) + "\n\n" + call
-        return "import labkit\n\n" + call
+            return standing_alone(self._run, self._options) + "\n\n" + note + call
+        return "import labkit\n\n" + note + call
 
     @property
     def text(self) -> str:

@@ -118,11 +118,12 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             "fits into the cache.",
             "small_only": f"At larger sizes every mark is within a factor of {NEAR}, so the lines fail for small "
             "tensors only. They leave out that a rank may have to wait for a core before it can send.",
-            "slower": "The lines leave out that ranks wait for cores and share one memory, so trust the marks more.",
-            "faster": "Marks lie below their lines by up to a factor of {below:.2g}. Your machine was probably busy "
+            "slower": "The lines leave out that ranks wait for cores and share one memory, and your machine may have "
+            "been busy. Run the cell again, and trust the marks more.",
+            "faster": "The marks below their lines are up to {below:.2g} times as fast. Your machine was probably busy "
             "with other work. Run the cell again, and trust the marks more than the lines.",
-            "True": "Some marks lie above their lines, and others below, by up to a factor of {below:.2g}. Your "
-            "machine was probably busy with other work. Run the cell again, and trust the marks more than the lines.",
+            "True": "Other marks lie below their lines and are up to {below:.2g} times as fast. Your machine was "
+            "probably busy with other work. Run the cell again, and trust the marks more than the lines.",
         },
         ranks=size, cores=cores, cores_text=plural(cores, "core"), unseen=unseen(line),
         alpha=format_seconds(line.alpha, 3),

@@ -10,7 +10,7 @@ import torch
 
 from labkit import Link, Network, book, collectives
 from labkit.book.workbenches.bench import View
-from labkit.chapters.c03_collectives import pictures, two_nodes
+from labkit.chapters.c03_collectives import pictures, race, two_nodes
 from labkit.wire import Group
 
 Run = Callable[..., Any]
@@ -68,15 +68,15 @@ def who_gets_what(tour: Run, calls: Mapping[str, Run], **options: Any) -> book.W
     return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
 
 
-def a_race(race: Run) -> book.Workbench:
+def a_race(run: Run) -> book.Workbench:
     """Algorithms of all-reduce for one size, on links with one latency; one of them is shown round by round."""
     controls = {
-        "watch": pictures.RACERS, "ranks": [2, 4, 8, 16],
+        "watch": race.RACERS, "ranks": [2, 4, 8, 16],
         "kilobytes": choice("size", SIZES, 100), "latency": choice("latency (µs)", [2, 20, 200], 20),
         "shared": choice("network", {"a link for each pair": False, "two switches, one link": True}, False),
     }  # fmt: skip
-    views: list[View] = [pictures.raced, pictures.watched, pictures.followed]
-    return book.workbench(race, controls, views, title="A race", ranks=8)
+    views: list[View] = [race.raced, race.watched, race.followed]
+    return book.workbench(run, controls, views, title="A race", ranks=8)
 
 
 def over_the_nodes(over_nodes: Run, world_size: int) -> book.Workbench:

@@ -1,4 +1,4 @@
-"""What chapter 3 shows: a collective on emulated links, what its ranks sent, and what goes over the nodes."""
+"""What chapter 3 shows: gradients, a collective on emulated links, and what its ranks brought, sent and got."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import Any
 
 from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import SERIES
+from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import plural
 from labkit.cost.units import format_bytes, format_seconds
 
-RACERS = ["my ring", "my recursive doubling", "halving doubling", "tree"]
-NAMES = {
-    "my ring": "The ring", "my recursive doubling": "Recursive doubling", "halving doubling": "Halving-doubling",
-    "tree": "The tree",
-}  # fmt: skip
 BANDWIDTH, LATENCY = 1e9, 20e-6  # bytes per second and seconds of the links that the chapter emulates
 FOLLOWED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather")
 
@@ -54,99 +49,6 @@ def time_taken(run: Any) -> str:
     return f"After **{format_seconds(call.seconds, 4)}** every rank has the sum ({run.trace.badge})."
 
 
-def form_of(call: Any) -> Any:
-    """The closed form of an all-reduce, of a reader's own as well."""
-    return cost.cost_of("all_reduce", call.algorithm.removeprefix("my_"))
-
-
-def said(call: Any) -> str:
-    """The name of its algorithm, as the page writes it."""
-    return str(call.algorithm).replace("_", " ")
-
-
-def by_formula(call: Any, size: int, alpha: float) -> float:
-    """Seconds, to the nanosecond, as the virtual clock has them: equal times are to be written alike."""
-    return round(float(form_of(call).seconds(call.nbytes, size, alpha, 1 / BANDWIDTH)), 9)
-
-
-def in_a_row(call: Any, size: int) -> float:
-    """The bytes on the longest chain of messages, each of which waits for the one before, by the formula."""
-    return float(form_of(call).seconds(call.nbytes, size, 0, 1))
-
-
-def queued(run: Any, nth: int) -> float | None:
-    """Seconds for which messages of the nth all-reduce would wait for each other, if a single link joined two switches
-    with half of the ranks each; None where no picture can follow its messages."""
-    try:
-        recording = book.record(run.trace, "all_reduce", nth)
-    except ValueError:  # of no message at all
-        return None
-    half, waited = run.trace.world_size / 2, 0.0
-    for moves in (frame.moves for frame in recording.rounds):
-        over, back = (sum(m.nbytes for m in moves if (m.src < half, m.dst < half) == way)
-                      for way in ((True, False), (False, True)))  # fmt: skip
-        waited += max(0, max(over, back) - max((m.nbytes for m in moves), default=0))
-    return None if recording.unseen else waited / BANDWIDTH
-
-
-def raced(run: Any, latency: float, shared: bool = False) -> book.Figure:
-    """How long each all-reduce of the run took, beside the two parts of its formula. latency: in microseconds.
-
-    shared: and by how much longer, if one link joined two switches.
-    """
-    calls, size, alpha = run.trace.calls("all_reduce"), run.trace.world_size, 1e-6 * latency
-    waits = {said(call): round(alpha * form_of(call).rounds(size), 9) for call in calls}
-    parts = {
-        "latencies": waits,
-        "bytes": {said(call): by_formula(call, size, alpha) - waits[said(call)] for call in calls},
-    }
-    took, where = {said(call): round(call.seconds, 9) for call in calls}, "From fast to slow"
-    if shared:
-        queue = {said(call): queued(run, nth) for nth, call in enumerate(calls)}
-        parts["queue at the shared link"] = {name: waited for name, waited in queue.items() if waited is not None}
-        where = "With one link between two switches, by the formulas and these messages, from fast to slow"
-    ends = {name: sum(part.get(name, 0.0) for part in parts.values()) for name in took} if shared else took
-    told = ", ".join(f"{name} {format_seconds(ends[name], 3)}" for name in sorted(ends, key=lambda name: ends[name]))
-    return book.bars(
-        {**parts, "the run": took}, unit="seconds", badge="simulated" if shared else run.trace.badge,
-        title=f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks", ticks=True, stacked=True,
-        sentence=f"{where}: {told}.",
-    )  # fmt: skip
-
-
-def _watched(run: Any, watch: str) -> tuple[int, Any]:
-    """The all-reduce of the run that the reader watches, and which one of them it is."""
-    calls = run.trace.calls("all_reduce")
-    return next((k, call) for k, call in enumerate(calls) if said(call) == watch)
-
-
-def watched(run: Any, watch: str, latency: float) -> str:
-    """Why the all-reduce that is watched takes as long as it does. latency: in microseconds."""
-    (_, call), alpha, size = _watched(run, watch), 1e-6 * latency, run.trace.world_size
-    formula = by_formula(call, size, alpha)
-    rounds = f"{plural(form_of(call).rounds(size), 'round')} of {format_seconds(alpha)}"
-    return (
-        f"{NAMES[watch]}: {rounds}, and {format_bytes(in_a_row(call, size), 3)} that go one after the other: "
-        f"{format_seconds(formula, 3)} by the formula."
-    )
-
-
-def followed(run: Any, watch: str) -> book.Stepper | str:
-    """The all-reduce that is watched, round by round."""
-    nth, _ = _watched(run, watch)
-    try:
-        lost = book.record(run.trace, "all_reduce", nth).unseen > 0
-    except ValueError:  # of no message at all
-        lost = True
-    if lost:
-        return (
-            "Your function sends from tensors of its own, so no picture can follow what becomes of the chunks. A line "
-            "such as x = x + ... or y = x.clone() makes a new tensor. Write x += ..., which changes x itself, and run "
-            "the cells from there on to see the picture."
-        )
-    return book.replay(run.trace, "all_reduce", nth, by="round", shape="circle")
-
-
 def verdict(run: Any, slip: str, in_round: int) -> str:
     """Whether all ranks hold the sum, and how long it took."""
     replay = book.record(run.trace)
@@ -167,7 +69,7 @@ def brought_and_got(run: Any) -> book.Table:
         return "nothing" if x is None else ", ".join(f"{n:g}" for n in x.tolist())
 
     brought = [x for x, _ in run.results]
-    if run.trace.calls()[0].name == "scatter":
+    if run.trace.calls()[0].name in ("scatter", "broadcast"):
         brought[1:] = [None] * (len(brought) - 1)  # only the root has something to give away
     got = [y for _, y in run.results]
     rows = enumerate(zip(brought, got, strict=True))
@@ -194,12 +96,38 @@ def cost_of_call(run: Any) -> str:
 
 
 def messages(run: Any) -> book.Figure | book.Stepper:
-    """The call around the circle; of one without a common tensor the bytes from rank to rank."""
+    """The call around the circle; an all-to-all as the parts of all ranks, before and after."""
     call = run.trace.calls()[0]
     if call.name in FOLLOWED:
         recording = replace(book.record(run.trace), mark="r")  # whole numbers are what the ranks bring
         return book.Stepper(recording, by="round", shape="circle")
-    return matrix(run, title=f"Bytes from rank to rank: {call.name}")
+    return transposed(run)
+
+
+def transposed(run: Any) -> book.Figure:
+    """What the ranks of an all-to-all have before and after: a row for each rank, a look for each rank's parts."""
+    n, title = len(run.results), "An all-to-all transposes"
+    said = "Part j of rank i becomes part i of rank j: the rows of the ranks before are the columns after."
+    svg = Svg(WIDTH, title, said)
+    top, cell = heading(svg, "measured", said) + 40, min(44.0, 280.0 / n)
+    for k, when in enumerate(("before", "after")):
+        left = 70.0 + 375 * k
+        svg.text(left, top - 22, when, 13, bold=True)
+        for part in range(n):
+            svg.text(left + cell * (part + 0.5), top - 6, str(part), 10.5, "middle")
+        for rank, pair in enumerate(run.results):
+            y = top + cell * rank
+            svg.text(left - 8, y + cell / 2 + 4, f"rank {rank}", 11, "end")
+            for part, value in enumerate(pair[k].tolist()):
+                look = SERIES[(part if k else rank) % len(SERIES)]
+                svg.rect(
+                    left + cell * part, y, cell - 2, cell - 2, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6
+                )
+                svg.rect(left + cell * part + 3, y + cell / 2 - 9, cell - 8, 16, "#ffffff", stroke_width=0)
+                svg.text(left + cell * part + cell / 2 - 1, y + cell / 2 + 3, str(value), 11, "middle", on_colour=True)
+    rows: list[Row] = [{"rank": r, "before": ", ".join(map(str, x.tolist())), "after": ", ".join(map(str, y.tolist()))}
+                       for r, (x, y) in enumerate(run.results)]  # fmt: skip
+    return book.Figure(title, "measured", said, rows, svg=svg.render(top + cell * n + 8))
 
 
 def away(gradients: Sequence[Any], average: Any, joined: Any) -> book.Figure:
@@ -231,8 +159,9 @@ def away(gradients: Sequence[Any], average: Any, joined: Any) -> book.Figure:
         svg.line(x, y, *tip, width=1.4, colour=SERIES[0].colour)
         svg.arrow_head(*tip, along, -up, 8)
         below = max(below + 13, long * up + 4 * up, 18)  # no name on another
-        svg.text(x + math.sqrt(max(0.0, (long + 8) ** 2 - below**2)) * math.copysign(1, along), y - below + 4,
-                 f"{name}: {deg:.0f}°", 11)  # fmt: skip
+        beside = x + long + 12 if along > 0.4 else tip[0] + 12
+        svg.line(tip[0] + 2, tip[1], beside - 3, y - below, width=0.6)
+        svg.text(beside, y - below + 4, f"{name}: {deg:.0f}°", 11)
     rows: list[Row] = [{"gradient of": name, "degrees away": float(f"{deg:.3g}"), "times as long": round(long, 3)}
                        for name, (deg, long) in arrows.items()]  # fmt: skip
     return book.Figure("How far each gradient points away", "measured", told, rows, svg=svg.render(y + 14))

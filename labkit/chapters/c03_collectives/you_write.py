@@ -60,8 +60,8 @@ def everyone_has_all(student: Reader) -> str:
         pairs = [pair for row, had in zip(run.results, mine, strict=True) for pair in zip(row, had, strict=True)]
         student.expect(
             not all(torch.equal(a, b) for a, b in pairs),
-            "Chunks were sent, but none has changed. Let `exchange` receive into the chunk itself: it is the third "
-            "argument, `like`.",
+            "Chunks were sent, but none has changed. What arrives is written into the third argument of `exchange`. If "
+            "that is a new tensor, as `torch.empty_like(into)` is, the chunk stays as it was: give it `into` itself.",
         )
         for rank, row in enumerate(run.results):
             mixed = _not_all(row, mine[rank], whole, rank)

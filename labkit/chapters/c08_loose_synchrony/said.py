@@ -197,7 +197,8 @@ def vote(contest: Contest) -> Conclusion:
         {"more > 1.05": "\n\nPowerSGD sends {more:.2f} times as much here as with the rings of section 7. Its factors "
          "are small, so the book's `DataParallel` chooses an all-reduce with a shorter chain of messages, but more "
          "bytes.", "True": ""},
-        more=more, voted=voted, whole=whole, below=listing(below) if below else "", steps=4 * len(contest["whole gradients"][0].curve),
+        more=more, voted=voted, whole=whole, below=listing(below) if below else "",
+        steps=4 * len(contest["whole gradients"][0].curve),
     )  # fmt: skip
 
 
