@@ -118,7 +118,19 @@ def test_the_fastest_cut_does_not_fill_a_node_with_tensor_ranks() -> None:
     job = cases.Job("GPT-3 175B", gpus=1024, batch=1024)
     cut = you_write.best_cut(job.gpus, job.heads, job.layers, job.fits, job.seconds)
     eight = min(one.seconds for one in job.with_tensor(8))
-    told = said.search(job, cut, you_write.best_cut).text
+
+    def fits(t: int, p: int, d: int) -> bool:
+        mine = you_write.state_bytes(175e9, t, p, d, 2, 4, 12)
+        return job.batch % d == 0 and mine + job.activations(t, p, d) <= 80e9
+
+    def seconds(t: int, p: int, d: int) -> float:
+        return you_write.step_seconds(t, p, job.batch // d, job.layers, **job.ingredients(t, p, d))
+
+    own = you_write.best_cut(job.gpus, job.heads, job.layers, fits, seconds)
+    told = said.search(job, own, seconds(*own), cut, you_write.best_cut).text
+    assert seconds(*own) <= seconds(*cut) and job.seconds(*own) > 1.2 * seconds(*own), "a search finds what is too good"
+    assert f"promised {seconds(*own):.2f} s" in told and "a real stage has a whole number" in told
+    assert "no cut that fits" in said.search(job, None, 0, cut, you_write.best_cut).text
     without = planner.search(job.model, planner.h100_cluster(1024), 1024, planner.Space(context_limit=1)).winner
     assert f"only {without.seconds / job.found.winner.seconds - 1:.1%} longer" in told
     assert job.found.winner.seconds < job.seconds(*cut) < eight and max(cut[0], job.found.winner.plan.tensor) < 8
@@ -229,7 +241,7 @@ def test_what_follows_the_degrees_stands_in_a_table_before_the_first_such_name(
     cells = json.loads(place.read_text("utf-8"))["cells"]
     (table,) = (cell for cell in cells if cell["id"] == "names")
     assert [cell["id"] for cell in cells].index("names") < [cell["id"] for cell in cells].index("cut-use")
-    told = set(re.findall(r"`([A-Za-z]+)", "".join(table["source"])))
+    told = set(re.findall(r"^\| `([A-Za-z]+)", "".join(table["source"]), re.M))
     found = planner.search(MODELS[model], planner.h100_cluster(gpus), batch)
     for one in found.best:
         signs = {word.rstrip("0123456789").split("_")[0] for word in pictures.short(one).split()}

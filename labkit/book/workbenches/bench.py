@@ -354,6 +354,8 @@ def _how(ranks: int, seconds: float, result: Any) -> str:
     ranks = getattr(getattr(result, "spec", None), "world_size", ranks)
     processes = f"{ranks} process{'es' * (ranks > 1)}"
     ran = getattr(result, "seconds", seconds)
+    if ran > seconds + 0.05:  # its result was kept
+        return f"run before on {processes}, in {ran:.2f} s"
     return f"run on {processes} in {ran:.2f} s" + (
         f", {seconds:.1f} s with {'their' if ranks > 1 else 'its'} start" if seconds > ran + 0.5 else ""
     )

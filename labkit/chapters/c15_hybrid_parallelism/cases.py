@@ -42,11 +42,6 @@ class Ranks:
         self.two_steps = functools.cache(functools.partial(self._eight.run, small.two_steps))
         self._size, self._seed = world_size, seed
 
-    def rails(self) -> tuple[Any, Any]:
-        """Steps of a dense model on all three axes, and of one with eight experts; its nodes have two ranks."""
-        dense, experts = small.cut(8, tp=2, pp=2, microbatches=4), small.cut(8, ep=8)
-        return self.two_steps(dense), self.two_steps(experts, small.EXPERTS)
-
     def errors(self, program: Callable[..., Any]) -> str:
         """The first line of the error in which four ranks end: without asking each other first, and with."""
         return "\n\n".join(self._error(program, ask_first) for ask_first in (False, True))
@@ -132,6 +127,17 @@ class Job:
     def seconds(self, t: int, p: int, d: int) -> float:
         return self.of(t, p, d).seconds
 
+    def activations(self, t: int, p: int, d: int) -> float:
+        """Bytes of the fullest GPU beside its state: activations, logits and buffers."""
+        held = self.of(t, p, d).held
+        return float(held.total - held.parameters - held.gradients - held.optimizer)
+
+    def ingredients(self, t: int, p: int, d: int) -> dict[str, float]:
+        """What the reader's `step_seconds` asks for beside the degrees: the seconds of a layer on one GPU alone, of the
+        all-reduces of a layer in a microbatch, and of what the data axis exchanges in a step."""
+        plan = self.of(t, p, d).plan
+        return small.layer_of(self.model, self._cluster, plan) | {"gradients": self.of(t, p, d).parts["data"]}
+
     def with_tensor(self, t: int) -> list[Estimate]:
         """All cuts with so many tensor ranks that fit."""
         stages = [p for p in range(1, self.layers + 1) if self.gpus % (t * p) == 0]
@@ -165,10 +171,10 @@ def four_proposals() -> dict[str, Estimate]:
 TRILLION = planner.MEGATRON_2021[-1].model
 
 
-def best_by_domain(*domains: int) -> dict[int, Estimate]:
-    """domain -> the best plan for a trillion parameters on 2,048 B200s, so many of them on one fast network."""
+def for_a_trillion(cluster: planner.Cluster) -> Estimate:
+    """The best plan for a trillion parameters, with a batch of 2,048 sequences."""
     space = planner.Space((1, 2), ("one_f_one_b", "interleaved"), ("zero1", "zero3"))
-    return {n: planner.search(TRILLION, planner.b200_cluster(2048, n), 2048, space, keep=1).winner for n in domains}
+    return planner.search(TRILLION, cluster, 2048, space, keep=1).winner
 
 
 def widest(domain: int) -> Estimate:

@@ -120,7 +120,8 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
         ms, place = 1e3 * (end - begin) * k / 5, {0: "start", 5: "end"}.get(k, "middle")
         svg.text(at, bottom + 10, f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}", 10.5, place)
     svg.text(WIDTH - 12, bottom + 25, "time (ms)", 10.5, "end")
-    svg.text(LEFT, bottom + 25, ("White: idle. " if mean["idle"] > 0.002 * (end - begin) else "") + THIN, 10.5)
+    thin = THIN if any(any(ranks[r].beneath.values()) for r in shown) else ""
+    svg.text(LEFT, bottom + 25, ("White: idle. " if mean["idle"] > 0.002 * (end - begin) else "") + thin, 10.5)
     if passes:
         svg.text(LEFT, bottom + 40, "F0, B0: forward and backward of the first microbatch.", 10.5)
     rows = [

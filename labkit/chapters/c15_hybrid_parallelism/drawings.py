@@ -37,11 +37,11 @@ def cube(sizes: Mapping[str, int]) -> book.Player:
         words = f"{SAYS[axis]} Ranks of one colour form a group: {told}" + (" and so on." if len(groups) > 2 else ".")
         frames.append((_cubes(words, layout, axis), words))
     rows = [{"rank": r, **layout.coordinates(r)} for r in range(layout.size)]
-    return book.play(frames, title="The cube of ranks", badge="simulated", rows=rows, still=len(frames) - 1)
+    return book.play(frames, title="A mesh of eight ranks", badge="simulated", rows=rows, still=len(frames) - 1)
 
 
 def _cubes(words: str, layout: Layout, along: str | None) -> str:
-    svg = Svg(WIDTH, "The cube of ranks", words)
+    svg = Svg(WIDTH, "A mesh of eight ranks", words)
     top = max(heading(svg, "simulated", words), 74.0) + 10
     back, down, right = layout.axes  # blocks of dp stand beside each other; pp goes down, tp to the right
     d, p, t = (layout.sizes[axis] for axis in layout.axes)

@@ -158,9 +158,9 @@ def _price(one: planner.Estimate, tokens: float) -> list[tuple[str, str]]:
     )  # fmt: skip
     took = f"{format_seconds(3600 * run['hours'], 3)} without a failure, {run['hours'] * one.plan.gpus:,.0f} GPU-hours"
     return [
-        (f"{tokens / 1e9:,.0f} billion tokens", took),
+        (f"{tokens / 1e12:,.3g} trillion tokens" if tokens >= 1e12 else f"{tokens / 1e9:,.0f} billion tokens", took),
         ("Price", price),
-        ("Energy of the GPUs", f"{run['megawatt-hours']:,.3g} MWh"),
+        ("Energy of the GPUs", f"{run['megawatt-hours']:{',.0f' if run['megawatt-hours'] >= 100 else '.3g'}} MWh"),
     ]
 
 

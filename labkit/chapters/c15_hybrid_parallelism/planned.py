@@ -249,7 +249,8 @@ def _judge_cut(
         "With {gpus} GPUs, {heads} heads and {layers} layers your list of cuts is empty, and you asked for the "
         "smallest of it. {why}",
         why="No cut fits there, so return None: `default=None` does that." if not fitting
-        else f"Some cuts fit there: do all of them get into the list?{_last_of_a_range(fitting, heads, layers)}",
+        else "Some cuts fit there: do all of them get into the list?"
+        + (_last_of_a_range(fitting, heads, layers) or _left_out(min(fitting), layers)),
         **about,
     )  # fmt: skip
     if not fitting:

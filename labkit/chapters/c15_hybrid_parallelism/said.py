@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -187,7 +188,9 @@ def by_hand(
 ) -> book.Conclusion:  # fmt: skip
     """Of a step with every sum written out, on a mesh of these sizes. norm: the reader's function in it."""
     off = signals.off(seed)
-    display(pictures.watched({"yours": signals}, seed, head="step"))
+    display(pictures.watched({"your step": signals}, seed, head="run"))
+    if broken := [name for name, value in off.items() if not math.isfinite(value)]:
+        return book.conclude("{which} is no finite number: did something divide by zero?", which=broken[0].capitalize())
     return book.conclude(
         {"worst < near": "With these all-reduces and {whose} norm the mesh gives the same results as one device: no "
          "signal is further off than {worst:.0e}, which is rounding.",
@@ -227,7 +230,8 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
          "their size, so the weights get only a little wrong.\n",
          "True": "- *Norm counted twice.* With this seed it shows in other signals.\n"},
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
-         "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
+         "changed a weight yet. The norm is already wrong, and after the update the two copies differ. (In your own "
+         "step the norm still took the two parts for copies of one, so there it was off by another number.)\n",
          "True": "- *Tied matrix apart.* With this seed it shows in other signals.\n"},
         {"data[0] > 1e-9": "- *Data by rank.* Wrong examples show in the very first loss.\n",
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
@@ -249,18 +253,19 @@ def held(found: Mapping[str, tuple[Mapping[str, float], float]]) -> book.Conclus
     display(pictures.held(found))
     ten, fourteen, sixteen = planner.static_memory()
     return book.conclude(
-        {"off < 0.03": "These ranks compute in 32 bits, so a parameter takes 4 bytes, its gradient 4 and Adam's "
-         "moments 8. ZeRO-1 leaves an eighth of the moments on each of eight ranks, and ZeRO-3 an eighth of "
+        {"off < 0.03": "For this count the ranks compute in 32 bits, so a parameter takes 4 bytes, its gradient 4 and "
+         "Adam's moments 8. ZeRO-1 leaves an eighth of the moments on each of eight ranks, and ZeRO-3 an eighth of "
          "everything. In the last bar the model is cut in four, and ZeRO-1 halves the moments. Activations "
          "and buffers were not measured.",
          "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
-        "\n\nIf somebody says how many gigabytes a plan needs, ask which bytes were counted. Take 175 billion "
-        "parameters cut TP8 PP16:\n\n"
+        "\n\n<details><summary>If somebody says how many gigabytes a plan needs, which bytes were counted?</summary>"
+        "\n\n"
+        "Take 175 billion parameters cut TP8 PP16:\n\n"
         "- Weights and Adam's two moments are 10 bytes a parameter, and a GPU holds {ten:.1f} GB.\n"
         "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
         "- With gradients of 2 bytes they are 16, and {mean:.1f} GB on average. The first stage also has the "
         "embedding, and holds {sixteen:.1f} GB.\n\n"
-        "Our planner adds up gradients in 4 bytes instead of 2, so it counts 18 bytes a parameter.\n\n"
+        "Our planner adds up gradients in 4 bytes instead of 2, so it counts 18 bytes a parameter.\n\n</details>\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. The "
         "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free, "
@@ -317,8 +322,8 @@ def three(
          "True": "If they add up inside the nodes first, there are {plain_n} slow rounds."},
         "\n\n</details>\n\n"
         "What is fastest here need not be fastest elsewhere.",
-        {"far_a < far_c": "On the 1,024 H100s A would take {far_a_s} and C {far_c_s}, if A did fit: it sends nothing "
-         "inside its layers, and there the planner assumes a ZeRO-1 that adds up inside the nodes first.",
+        {"far_a < far_c": "On the 1,024 H100s A would take {far_a_s} and C {far_c_s}, if A did fit. A sends nothing "
+         "inside its layers, and for H100s the planner assumes that ZeRO-1 adds up inside the nodes first.",
          "True": "On the 1,024 H100s A would take {far_a_s} and C {far_c_s}."},
         far_a=far_a.seconds, far_c=far_c.seconds, far_a_s=format_seconds(far_a.seconds, 3),
         far_c_s=format_seconds(far_c.seconds, 3),
@@ -378,8 +383,8 @@ def predicted(
         "Its largest error is {most:+.1%}, for {worst}.",
         {"luck": "For this plan your lines are nearer, but by luck. They count the longer bubble of a plain schedule, "
          "and they leave out messages and logits, and the two errors nearly cancel.", "True": ""},
-        {"most < -0.05": "There the planner is too optimistic: it counts a message between two stages as hidden as "
-         "soon as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until "
+        {"most < -0.05": "The planner is too optimistic for {worst}: it counts a message between two stages as hidden "
+         "as soon as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until "
          "the message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
@@ -414,30 +419,50 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> 
 # 5: the planner --------------------------------------------------------------------------------------------------
 
 
-def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., Any]) -> book.Conclusion:
-    """The cut that the reader's search has found, beside the planner's plan, and its best without context ranks."""
+def search(
+    job: cases.Job, own: tuple[int, int, int] | None, promised: float, cut: tuple[int, int, int],
+    best_cut: Callable[..., Any],
+) -> book.Conclusion:  # fmt: skip
+    """The cut of the reader's own planner and what it promised, that of the same search by the planner's seconds, and
+    the planner's best plans, without context ranks and with them."""
     yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
+    made = yours if own is None else job.of(*own)
     eight = min(job.with_tensor(8), key=lambda one: one.seconds, default=None)
     three = next((one for one in job.found.best if one.plan.context == 1), best)  # the axes of the reader's search
-    bars = {f"{whose} search: {pictures.short(yours)}": yours}
+    bars = {} if own is None else {f"{whose} own planner: {pictures.short(made)}": made}
+    bars |= {f"{whose} search: {pictures.short(yours)}": yours}
     bars |= {} if three is best else {f"the planner without CP: {pictures.short(three)}": three}
     display(pictures.steps({**bars, f"the planner: {pictures.short(best)}": best}))
     return book.conclude(
-        "{whose} search has varied the three degrees, with ZeRO-1 and recomputed attention (`sel`) in all plans. The "
-        "planner looks at {considered:,} plans, and its step is {gain:.0%} shorter.\n\n",
+        {"own is None": "{whose} own planner has found no cut that fits: look at `state_bytes`.\n\n",
+         "made > 1.02 * promised": "*{whose} own planner*, made of the functions of this chapter, promised "
+         "{promised:.2f} s for its cut. labkit's planner says {made:.2f} s.",
+         "True": "*{whose} own planner*, made of the functions of this chapter, promised {promised:.2f} s for its cut, "
+         "and labkit's planner agrees.\n\n"},
+        {"own and made > 1.02 * promised and uneven": "The two lines give each of {stages} stages {share:.3g} of the "
+         "{layers} layers, but a real stage has a whole number of them, and all wait for the fullest. And they leave "
+         "out the messages between stages. A search finds just those plans of which its model is too optimistic.\n\n",
+         "own and made > 1.02 * promised": "The two lines leave out the messages between stages. A search finds just "
+         "those plans of which its model is too optimistic.\n\n",
+         "True": ""},
+        "*The same search by the planner's seconds* finds {name} with {yours:.2f} s. It has varied the three degrees, "
+        "with ZeRO-1 and recomputed attention (`sel`) in all plans. The planner looks at {considered:,} plans, and its "
+        "step is {gain:.0%} shorter.\n\n",
         {"chunks > 1 and pipe[1] < pipe[0]": "- *Interleaved stages* (`v{chunks}`) wait {pipe[1]:.2f} s for the "
          "pipeline instead of {pipe[0]:.2f} s.\n", "True": ""},
         {"sums[1] < sums[0]": "- *Fewer tensor ranks* wait {sums[1]:.2f} s for their all-reduces instead of "
          "{sums[0]:.2f} s.\n", "True": ""},
         {"context > 1 and without > 0": "- *Context parallelism* (`CP{context}`) divides the activations, so nothing "
-         "has to be recomputed. But without it the step takes only {without:.1%} longer, as the bar in the middle "
+         "has to be recomputed. But without it the step takes only {without:.1%} longer, as the bar above the last one "
          "shows.\n", "True": ""},
         {"widest < 8 and eight": "- *TP8 is in none of them*, although a node of 8 has room for it. Inside a node, "
          "too, more tensor ranks wait longer: the fastest cut with TP8 of {whose_low} search takes {eight_s:.2f} s, "
          "and {eight_sums:.2f} s of this is waiting for all-reduces.\n", "True": ""},
         "\nEven while it computes, a GPU reaches only {peak:.0%} of its peak, so MFU is lower than the share of "
         "computing.",
-        whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
+        whose=whose.capitalize(), whose_low=whose, considered=job.found.considered, own=own, promised=promised,
+        made=made.seconds, stages=made.plan.pipeline, share=job.layers / made.plan.pipeline, layers=job.layers,
+        uneven=job.layers % made.plan.pipeline, name=pictures.degrees(*yours.plan.cut), yours=yours.seconds,
         gain=1 - best.seconds / yours.seconds, peak=best.mfu * best.seconds / best.parts["computing"],
         context=best.plan.context, without=three.seconds / best.seconds - 1, chunks=best.plan.chunks,
         pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),

@@ -304,16 +304,21 @@ def predicted(one: MeasuredStep) -> planner.Estimate:
 
 def ingredients(one: MeasuredStep) -> dict[str, float]:
     """What the reader's `step_seconds` asks for, of a plan on its machine. Ranks of tp and of cp share a layer."""
-    plan, costs = one.plan, Costs(one.model, one.cluster)
+    plan = one.plan
+    return {
+        "t": plan.tensor * plan.context, "p": plan.pipeline, "m": plan.microbatches, "layers": one.model.layers,
+        **layer_of(one.model, one.cluster, plan), "gradients": predicted(one).parts["data"],
+    }  # fmt: skip
+
+
+def layer_of(model: Model, cluster: Cluster, plan: Plan) -> dict[str, float]:
+    """Seconds of one layer in one microbatch: computing on one GPU alone, and waiting for its all-reduces."""
+    costs = Costs(model, cluster)
     whole = costs.layer(plan.microbatch, 1, 1, 1, False, plan.recompute)
     waits = costs.waits(
         plan.tensor, plan.context, plan.expert, plan.microbatch, plan.sequence_parallel, plan.recompute
     )  # fmt: skip
-    return {
-        "t": plan.tensor * plan.context, "p": plan.pipeline, "m": plan.microbatches, "layers": one.model.layers,
-        "layer": whole.total, "sums": waits.forward + waits.backward,
-        "gradients": predicted(one).parts["data"],
-    }  # fmt: skip
+    return {"layer": whole.total, "sums": waits.forward + waits.backward}
 
 
 # Faults of a plan -------------------------------------------------------------------------------------------------
