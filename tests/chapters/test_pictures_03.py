@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -280,6 +281,35 @@ def test_on_a_shared_link_only_those_queue_whose_partners_are_far_apart(size: in
     shared = race.raced(run, 20, shared=True)
     assert [row["queue at the shared link (seconds)"] for row in shared.table()] == waits
     assert shared.badge == "simulated" and ("slow: ring" in shared.sentence) == (size > 2)
+
+
+@pytest.mark.ranks
+def test_a_queue_is_counted_of_messages_that_no_picture_can_follow() -> None:
+    def apart(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
+        distance = 1
+        while distance < group.size:
+            partner = group.rank ^ distance
+            x = x + group.exchange(x, partner, torch.empty_like(x), partner)
+            distance *= 2
+        return x
+
+    def fn(group: Group) -> None:
+        collectives.all_reduce(torch.ones(1000), group, algorithm="ring")
+        collectives.algorithm("all_reduce", "my_recursive_doubling")(apart)(torch.ones(200_000), group)
+
+    run = labkit.launch(fn, 8, clock="virtual", network=Network(intra=Link(1e9, 20e-6)))
+    assert race.queued(run, 1) == pytest.approx(3 * 800e3 / pictures.BANDWIDTH) and race.queued(run, 0) == 0
+    assert "tensors of its own" in race.followed(run, "my recursive doubling")
+    assert len(race.followed(run, "my recursive doubling", True).frames) == 3
+
+
+def test_the_names_of_gradients_stay_below_the_caption() -> None:
+    one = torch.tensor([1.0, 0.0])
+    several = [torch.tensor([1.0, 0.65 + 0.01 * k]) for k in range(9)]
+    figure = pictures.away(several, one, one)
+    at = [float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>rank \d', figure.svg)]
+    caption = max(float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>[^<]*M is', figure.svg))
+    assert len(at) == 9 and min(at) > caption + 10 and min(a - b for a, b in zip(at, at[1:], strict=False)) > 12
 
 
 def test_gradients_are_drawn_by_their_angles() -> None:

@@ -91,7 +91,7 @@ const KINDS = {
         show();
         button.focus(); // moving a row takes the focus away from it
       }
-      say(`${words[i].textContent}: place ${order.indexOf(i) + 1} of ${order.length}`);
+      say(`${words[i].textContent.replace(/\.$/, "")}: place ${order.indexOf(i) + 1} of ${order.length}`);
     }
     show();
     return {

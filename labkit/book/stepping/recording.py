@@ -160,7 +160,9 @@ class Replay:
             kinds.setdefault((flaw.chunk, flaw.lacks, flaw.repeated), []).append(str(flaw.rank))
         told = []
         for (chunk, lacks, repeated), ranks in kinds.items():
-            where = f"chunk {chunk} on {'rank' if len(ranks) == 1 else 'ranks'} {listing(ranks)}"
+            everywhere = len(ranks) == len(self.ranks) > 1
+            which = "every rank" if everywhere else f"rank{'s' * (len(ranks) > 1)} {listing(ranks)}"
+            where = f"chunk {chunk} on {which}"
             told.append(f"{where} " + " and ".join(
                 [f"lacks the contribution of {names(lacks)}"] * bool(lacks)
                 + [f"counts what {names(repeated)} brought more than once"] * bool(repeated)

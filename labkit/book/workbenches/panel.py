@@ -39,8 +39,9 @@ class Panel:
         self._pictures = VBox(
             _dom_classes=("lk-pictures",), layout=Layout(min_height=LEAST)
         )  # the page does not jump while a picture is replaced
-        pin, code = Button(description="Pin"), Button(description="As code")
-        self.unpin = Button(description="Unpin", layout=Layout(display="none"), tooltip="Let go what is pinned")
+        pin, code = (Button(description=name, layout=Layout(width="auto")) for name in ("Pin", "As code"))
+        self.unpin = Button(description="Unpin", layout=Layout(display="none", width="auto"),
+                            tooltip="Let go what is pinned")  # fmt: skip
         self.unpin.on_click(lambda _: bench.unpin())
         pin.tooltip, code.tooltip = (
             "Keep this result, to compare the next ones with",
@@ -52,11 +53,11 @@ class Panel:
         pin.on_click(lambda _: bench.pin())
         code.on_click(lambda _: self._show_code(bench.code))
         wrap = Layout(flex_flow="row wrap")
-        controls = HBox([*bench.controls.values()], layout=wrap)
+        row = HBox([*bench.controls.values(), pin, self.unpin, code, stop], layout=wrap)
         heading = HTML(f'<p class="lk-title">{escape(bench.title)}</p>')
         self.kept = VBox(_dom_classes=("lk-before",), layout=Layout(display="none"))
         below = [self.code, self.status, self._pictures, self.kept, LabelsView()]
-        self.box = VBox([heading, controls, HBox([pin, self.unpin, code, stop]), *below])
+        self.box = VBox([heading, row, *below])
         self.box.add_class("lk-bench")
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:

@@ -21,7 +21,7 @@ SIZES = {"1 kB": 1, "10 kB": 10, "100 kB": 100, "1 MB": 1000, "8 MB": 8000}
 def allowed(world_size: int, transport: str, width: int, batch: int, megabytes: float) -> None:
     """Raises ParameterError for parameters with which the chapter makes no sense, before anything is started."""
     book.allow({
-        f"world_size={world_size!r}: one rank has nobody to talk to, take 2 or more":
+        f"world_size={world_size!r}: take a whole number of ranks, 2 or more, because one has nobody to talk to":
             isinstance(world_size, int) and world_size >= 2,
         f'transport={transport!r}: it is "local" or "gloo"': transport in ("local", "gloo"),
         f"width={width!r}: take a multiple of 4, the number of heads":

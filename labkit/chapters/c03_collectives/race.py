@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,11 +64,29 @@ def queue_of(moves: Sequence[Any], size: int) -> float:
     return max(0, most - longest) / BANDWIDTH
 
 
-def queued(run: Any, nth: int) -> float | None:
+def rounds_of(run: Any, nth: int) -> list[Sequence[Any]]:
+    """The messages of the nth all-reduce by round. Where no picture can follow them, because they were sent from other
+    tensors, a rank's first message belongs to the first round, and so on."""
+    if (recording := recorded(run, nth)) is not None:
+        return [frame.moves for frame in recording.rounds[1:]]
+    seen: Counter[int] = Counter()  # all-reduces, and then messages, of each rank
+    calls, rounds = set(), defaultdict(list)
+    for index, call in enumerate(run.trace.collectives()):
+        if call.name == "all_reduce" and not call.nested:
+            calls |= {index} if seen[call.rank] == nth else set()
+            seen[call.rank] += 1
+    seen.clear()
+    for message in run.trace.sends:
+        if message.collective in calls:
+            rounds[seen[message.src]].append(message)
+            seen[message.src] += 1
+    return [rounds[k] for k in sorted(rounds)]
+
+
+def queued(run: Any, nth: int) -> float:
     """Seconds for which messages of the nth all-reduce would wait for each other, if a single link joined two switches
-    with half of the ranks each; None where no picture can follow its messages."""
-    recording = recorded(run, nth)
-    return recording and sum(queue_of(frame.moves, run.trace.world_size) for frame in recording.rounds)
+    with half of the ranks each."""
+    return sum(queue_of(moves, run.trace.world_size) for moves in rounds_of(run, nth))
 
 
 def raced(run: Any, latency: float, shared: bool = False) -> book.Figure:
@@ -83,13 +102,13 @@ def raced(run: Any, latency: float, shared: bool = False) -> book.Figure:
     }
     took, where = {said(call): round(call.seconds, 9) for call in calls}, "From fast to slow"
     if shared:
-        queue = {said(call): queued(run, nth) for nth, call in enumerate(calls)}
-        parts["queue at the shared link"] = {name: waited for name, waited in queue.items() if waited is not None}
+        parts["queue at the shared link"] = {said(call): queued(run, nth) for nth, call in enumerate(calls)}
         where = "With one link between two switches, by the formulas and these messages, from fast to slow"
     ends = {name: sum(part.get(name, 0.0) for part in parts.values()) for name in took} if shared else took
     told = ", ".join(f"{name} {format_seconds(ends[name], 3)}" for name in sorted(ends, key=lambda name: ends[name]))
+    run_as = "the run, without the shared link" if shared else "the run"
     return book.bars(
-        {**parts, "the run": took}, unit="seconds", badge="simulated" if shared else run.trace.badge,
+        {**parts, run_as: took}, unit="seconds", badge="simulated" if shared else run.trace.badge,
         title=f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks", ticks=True, stacked=True,
         sentence=f"{where}: {told}.",
     )  # fmt: skip
@@ -110,7 +129,7 @@ def watched(run: Any, watch: str, latency: float, shared: bool = False) -> str:
         f"{NAMES[watch]}: {rounds}, and {format_bytes(in_a_row(call, size), 3)} that go one after the other: "
         f"{format_seconds(formula, 3)} by the formula"
     )
-    if not shared or waits is None:
+    if not shared:
         return f"{told}."
     if not waits:
         return f"{told}. At the shared link nothing waits."
@@ -127,28 +146,26 @@ def watched(run: Any, watch: str, latency: float, shared: bool = False) -> str:
 def followed(run: Any, watch: str, shared: bool = False) -> book.Player | str:
     """The all-reduce that is watched, round by round."""
     nth, _ = _watched(run, watch)
-    recording = recorded(run, nth)
-    if recording is None:
+    if shared:
+        return on_switches(rounds_of(run, nth), run.trace.world_size, watch)
+    if recorded(run, nth) is None:
         return (
             "Your function sends from tensors of its own, so no picture can follow what becomes of the chunks. A line "
             "such as x = x + ... or y = x.clone() makes a new tensor. Write x += ..., which changes x itself, and run "
             "the cells from there on to see the picture."
         )
-    if shared:
-        return on_switches(recording.rounds[1:], run.trace.world_size, watch)
     return book.replay(run.trace, "all_reduce", nth, by="round", shape="circle")
 
 
-def on_switches(rounds: Sequence[Any], size: int, name: str) -> book.Player:
+def on_switches(rounds: Sequence[Sequence[Any]], size: int, name: str) -> book.Player:
     """Each round on two switches with half of the ranks each: what crosses the link between them, one after the other.
 
-    rounds: frames of a recording, without the first, in which nothing has moved.
+    rounds: the messages of each.
     """
     title, frames, rows = f"{NAMES[name]} on two switches", [], []
-    for k, frame in enumerate(rounds):
-        over, back = over_the_link(frame.moves, size)
-        alone = max(m.nbytes for m in frame.moves) / BANDWIDTH
-        wait = queue_of(frame.moves, size)
+    for k, moves in enumerate(rounds):
+        over, back = over_the_link(moves, size)
+        alone, wait = max(m.nbytes for m in moves) / BANDWIDTH, queue_of(moves, size)
         if over or back:
             many = max(len(over), len(back))
             each = f"{plural(many, 'message')} of {format_bytes(max(m.nbytes for m in over + back), 3)}"
@@ -163,7 +180,7 @@ def on_switches(rounds: Sequence[Any], size: int, name: str) -> book.Player:
         words = f"Round {k}. {told}"
         rows.append({"round": k, "across": len(over), "back": len(back), "a message (ms)": 1e3 * alone,
                      "waits (ms)": 1e3 * wait})  # fmt: skip
-        frames.append((_switches(title, words, frame.moves, over, back, size), words))
+        frames.append((_switches(title, words, moves, over, back, size), words))
     most = max(range(len(rows)), key=lambda k: rows[k]["waits (ms)"])
     table: list[Row] = [dict(row) for row in rows]
     return book.play(frames, title=title, badge="simulated", rows=table, begin=most, still=most, label="Round")
