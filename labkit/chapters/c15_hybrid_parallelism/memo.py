@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -234,6 +235,9 @@ def answer(
 
 
 def _what_is_missing(choices: Mapping[str, Any]) -> str:
+    known = [field.name for field in dataclasses.fields(Plan)]
+    if unknown := [name for name in choices if name not in known]:
+        return f"there is no choice {unknown[0]!r}: a plan has {listing(known)}"
     if choices.get("sharding") == "hsdp" and not choices.get("shard"):
         return 'sharding="hsdp" needs shard=..., over how many ranks the state is shared: take shard=8 for a node'
     if choices.get("schedule") == "interleaved" and choices.get("chunks", 1) == 1:

@@ -255,7 +255,10 @@ def _beside(found: Search, plan: Estimate) -> str:
     if all_in_all < 1e-6 * plan.seconds:
         return "equal in this model"
     gaps = sorted(((s - best[p], p) for p, s in pictures.parts_of(plan).items()), reverse=True)
-    worth = [f"{part} {1e3 * gap:+,.0f}" for gap, part in (gaps[0], gaps[-1]) if abs(gap) > 0.05 * gaps[0][0]]
+    named = [(gap, part) for gap, part in (gaps[0], gaps[-1]) if abs(gap) > 0.05 * gaps[0][0]]
+    others = all_in_all - sum(gap for gap, _ in named)
+    named += [(others, "others")] if abs(others) > 0.5e-3 else []
+    worth = [f"{part} {1e3 * gap:+,.0f}" for gap, part in named]
     return f"{1e3 * all_in_all:+,.0f} ms: {', '.join(worth)}"
 
 

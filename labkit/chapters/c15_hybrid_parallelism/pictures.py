@@ -377,7 +377,7 @@ def links(*plans: Estimate) -> book.Figure:
         waits.append(f"{sum(one.waited for one in planner.bandwidth_check(plan)):.2f} s with {cut}")
     first = plans[0]
     title = f"How long a GPU waits: {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
-    said = f"What one GPU does in a step of {first.plan.batch:,} sequences, with links as fast as NCCL makes them. "
+    said = f"What one GPU does in a step of {first.plan.batch:,} sequences, with links at the speed that NCCL reaches. "
     said += f"It waits {' and '.join(waits)}."
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=said, left=330.0)
 
@@ -400,7 +400,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
         for strategy, signal in (
             ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}, between sharded and not"),
-            ("tensor", "all-reduces in layers take less than a quarter of computing"),
+            ("tensor", "on average all-reduces in layers take less than a quarter of computing"),
             ("pipeline", "no rank waits more than a quarter of the step for partners"),
             ("machine", "no rank computes more than 10% longer than the mean"),
         )

@@ -196,10 +196,13 @@ def by_hand(
          "signal is further off than {worst:.0e}, which is rounding.",
          "True": "The mesh gives other results than one device: the {which} {verb} off by {worst:.2g}. If you have "
          "not changed this cell, look at `grad_norm`. If you have, which signal shows it, and which one does not?"},
-        {"pp == 1": "(Your mesh has a single stage, so no all-reduce over the first and the last one was needed.)",
+        {"copies > near and loss < near": "The norm still took the two parts of the tied matrix for copies of one, and "
+         "counted half of each. The next table counts both in full, so there this mistake shows another number.",
+         "pp == 1": "(Your mesh has a single stage, so no all-reduce over the first and the last one was needed.)",
          "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
         pp=sizes["pp"], tp=sizes["tp"], whose=book.whose(norm), worst=max(off.values()),
+        copies=off["copies of a weight"], loss=off["loss of step 1"],
         which=max(off, key=lambda name: off[name]), near=same.NEAR,
         verb="are" if max(off, key=lambda name: off[name]).startswith(("weights", "copies")) else "is",
     )  # fmt: skip
@@ -230,8 +233,7 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
          "their size, so the weights get only a little wrong.\n",
          "True": "- *Norm counted twice.* With this seed it shows in other signals.\n"},
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
-         "changed a weight yet. The norm is already wrong, and after the update the two copies differ. (In your own "
-         "step the norm still took the two parts for copies of one, so there it was off by another number.)\n",
+         "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
          "True": "- *Tied matrix apart.* With this seed it shows in other signals.\n"},
         {"data[0] > 1e-9": "- *Data by rank.* Wrong examples show in the very first loss.\n",
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
@@ -377,12 +379,20 @@ def predicted(
     near, *_, far = sorted(yours_off, key=lambda name: abs(yours_off[name]))
     fast, *_, slow = sorted(timed, key=lambda name: timed[name].seconds)
     return book.conclude(
+        "labkit's planner adds up more than your two lines:\n\n"
+        "$$\\text{{computing}} + \\text{{recomputation}} + \\text{{waiting inside layers}} + \\text{{bubble}}$$\n\n"
+        "$$+\\ \\text{{uneven stages}} + \\text{{messages between stages}} + \\text{{waiting for gradients and "
+        "parameters}} + \\text{{optimizer}}.$$\n\n"
+        "Recomputation makes activations again that were not kept, and stages are uneven if one has more work. Each "
+        "part is a closed form of an earlier chapter, and communication is hidden only as far as there is computing to "
+        "hide it behind. In the pictures *pipeline* is the bubble, uneven stages and messages together, and *data* is "
+        "the waiting for gradients and parameters.\n\n"
         "A planner is useful if its errors are smaller than the differences between plans. Here the slowest plan, "
         "{slow}, takes {spread:.2g} times as long as the fastest. The planner predicts half of the plans within "
         "{median:.1%}.\n\n"
         "Its largest error is {most:+.1%}, for {worst}.",
-        {"luck": "For this plan your lines are nearer, but by luck. They count the longer bubble of a plain schedule, "
-         "and they leave out messages and logits, and the two errors nearly cancel.", "True": ""},
+        {"luck": "Your lines are nearer here only by luck: they count a bubble that is too long and leave out messages "
+         "and logits, and the two errors nearly cancel.", "True": ""},
         {"most < -0.05": "The planner is too optimistic for {worst}: it counts a message between two stages as hidden "
          "as soon as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until "
          "the message is there.",
@@ -419,50 +429,59 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> 
 # 5: the planner --------------------------------------------------------------------------------------------------
 
 
-def search(
+def own_planner(
     job: cases.Job, own: tuple[int, int, int] | None, promised: float, cut: tuple[int, int, int],
     best_cut: Callable[..., Any],
 ) -> book.Conclusion:  # fmt: skip
-    """The cut of the reader's own planner and what it promised, that of the same search by the planner's seconds, and
-    the planner's best plans, without context ranks and with them."""
-    yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
+    """The cut of the reader's own planner and what it promised, beside that of the same search by the planner's
+    seconds."""
+    yours, whose = job.of(*cut), book.whose(best_cut)
     made = yours if own is None else job.of(*own)
+    bars = {} if own is None else {f"{whose} own planner: {pictures.short(made)}": made}
+    display(pictures.steps({**bars, f"the same search, labkit's seconds: {pictures.short(yours)}": yours}))
+    return book.conclude(
+        {"own is None": "{whose} own planner has found no cut that fits: look at `state_bytes`.",
+         "made > 1.02 * promised": "{whose} own planner promised {promised:.2f} s for its cut. labkit's planner says "
+         "{made:.2f} s.",
+         "True": "{whose} own planner promised {promised:.2f} s for its cut, and labkit's planner agrees."},
+        {"own and made > 1.02 * promised and uneven": "The two lines give each of {stages} stages {share:.3g} of the "
+         "{layers} layers. But a real stage has a whole number of layers, and all stages wait for the fullest. And the "
+         "lines leave out the messages between stages.",
+         "own and made > 1.02 * promised": "The two lines leave out the messages between stages.",
+         "True": ""},
+        {"own and made > 1.02 * promised": "**A search finds just those plans of which its model is too optimistic.** "
+         "With labkit's seconds the same search takes {name}, with {yours:.2f} s.",
+         "True": "With labkit's seconds the same search takes {name}, with {yours:.2f} s."},
+        whose=whose.capitalize(), own=own, promised=promised, made=made.seconds, stages=made.plan.pipeline,
+        share=job.layers / made.plan.pipeline, layers=job.layers, uneven=job.layers % made.plan.pipeline,
+        name=pictures.degrees(*yours.plan.cut), yours=yours.seconds,
+    )  # fmt: skip
+
+
+def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., Any]) -> book.Conclusion:
+    """The best of three degrees beside the planner's best plans, without context ranks and with them."""
+    yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
     eight = min(job.with_tensor(8), key=lambda one: one.seconds, default=None)
     three = next((one for one in job.found.best if one.plan.context == 1), best)  # the axes of the reader's search
-    bars = {} if own is None else {f"{whose} own planner: {pictures.short(made)}": made}
-    bars |= {f"{whose} search: {pictures.short(yours)}": yours}
+    bars = {f"{whose} search: {pictures.short(yours)}": yours}
     bars |= {} if three is best else {f"the planner without CP: {pictures.short(three)}": three}
     display(pictures.steps({**bars, f"the planner: {pictures.short(best)}": best}))
     return book.conclude(
-        {"own is None": "{whose} own planner has found no cut that fits: look at `state_bytes`.\n\n",
-         "made > 1.02 * promised": "*{whose} own planner*, made of the functions of this chapter, promised "
-         "{promised:.2f} s for its cut. labkit's planner says {made:.2f} s.",
-         "True": "*{whose} own planner*, made of the functions of this chapter, promised {promised:.2f} s for its cut, "
-         "and labkit's planner agrees.\n\n"},
-        {"own and made > 1.02 * promised and uneven": "The two lines give each of {stages} stages {share:.3g} of the "
-         "{layers} layers, but a real stage has a whole number of them, and all wait for the fullest. And they leave "
-         "out the messages between stages. A search finds just those plans of which its model is too optimistic.\n\n",
-         "own and made > 1.02 * promised": "The two lines leave out the messages between stages. A search finds just "
-         "those plans of which its model is too optimistic.\n\n",
-         "True": ""},
-        "*The same search by the planner's seconds* finds {name} with {yours:.2f} s. It has varied the three degrees, "
-        "with ZeRO-1 and recomputed attention (`sel`) in all plans. The planner looks at {considered:,} plans, and its "
-        "step is {gain:.0%} shorter.\n\n",
+        "{whose} search has varied the three degrees, with ZeRO-1 and `sel` in all plans. The planner looks at "
+        "{considered:,} plans, and its step is {gain:.0%} shorter.\n\n",
         {"chunks > 1 and pipe[1] < pipe[0]": "- *Interleaved stages* (`v{chunks}`) wait {pipe[1]:.2f} s for the "
          "pipeline instead of {pipe[0]:.2f} s.\n", "True": ""},
         {"sums[1] < sums[0]": "- *Fewer tensor ranks* wait {sums[1]:.2f} s for their all-reduces instead of "
          "{sums[0]:.2f} s.\n", "True": ""},
         {"context > 1 and without > 0": "- *Context parallelism* (`CP{context}`) divides the activations, so nothing "
-         "has to be recomputed. But without it the step takes only {without:.1%} longer, as the bar above the last one "
+         "has to be recomputed. But without it the step takes only {without:.1%} longer, as the bar in the middle "
          "shows.\n", "True": ""},
         {"widest < 8 and eight": "- *TP8 is in none of them*, although a node of 8 has room for it. Inside a node, "
          "too, more tensor ranks wait longer: the fastest cut with TP8 of {whose_low} search takes {eight_s:.2f} s, "
          "and {eight_sums:.2f} s of this is waiting for all-reduces.\n", "True": ""},
         "\nEven while it computes, a GPU reaches only {peak:.0%} of its peak, so MFU is lower than the share of "
         "computing.",
-        whose=whose.capitalize(), whose_low=whose, considered=job.found.considered, own=own, promised=promised,
-        made=made.seconds, stages=made.plan.pipeline, share=job.layers / made.plan.pipeline, layers=job.layers,
-        uneven=job.layers % made.plan.pipeline, name=pictures.degrees(*yours.plan.cut), yours=yours.seconds,
+        whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
         gain=1 - best.seconds / yours.seconds, peak=best.mfu * best.seconds / best.parts["computing"],
         context=best.plan.context, without=three.seconds / best.seconds - 1, chunks=best.plan.chunks,
         pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),

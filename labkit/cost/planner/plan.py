@@ -134,7 +134,8 @@ class Plan:
             model_ranks = self.gpus // self.data
             remedy = f"take data={gpus // model_ranks}"
             if gpus % model_ranks:
-                remedy = f"{model_ranks} GPUs hold the model once, so take a multiple of that"
+                remedy = f"the {model_ranks} that hold the model once do not divide {gpus}, so change tensor, pipeline"
+                remedy += " or context"
             return f"{sizes} = {self.gpus} ranks do not fill {gpus} GPUs: {remedy}"
         return why_not_cut(model, self.tensor, self.pipeline, self.context, self.expert) or why_not_scheduled(
             model, self.pipeline, self.schedule, self.chunks, self.microbatches
