@@ -307,7 +307,7 @@ def test_the_names_of_gradients_stay_below_the_caption() -> None:
     one = torch.tensor([1.0, 0.0])
     several = [torch.tensor([1.0, 0.65 + 0.01 * k]) for k in range(9)]
     figure = pictures.away(several, one, one)
-    at = [float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>rank \d', figure.svg)]
+    at = sorted(float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>rank \d', figure.svg))
     caption = max(float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>[^<]*M is', figure.svg))
     assert len(at) == 9 and min(at) > caption + 10 and min(a - b for a, b in zip(at, at[1:], strict=False)) > 12
 

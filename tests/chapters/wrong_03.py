@@ -100,7 +100,7 @@ WRONG = {
         "def my_recursive_doubling(x, group):\n    return x": "nothing was sent. Begin with distance 1",
         doubling("group.exchange(x, partner, torch.empty_like(x), partner)"): "still has its own numbers",
         doubling("x += group.exchange(x, partner, x, partner)"): "its partner's numbers twice",
-        doubling("x += {}", partner="group.rank ^ 1"): "the second partner is the first one again",
+        doubling("x += {}", partner="group.rank ^ 1"): "has met the same partner in every round",
         doubling("x += {}", partner="group.rank + distance"): "The partner is `group.rank ^ distance`",
         """
         def my_recursive_doubling(x, group):

@@ -88,6 +88,6 @@ def over_the_nodes(over_nodes: Run, world_size: int) -> book.Workbench:
 
 def one_disagrees(sums: Run) -> book.Workbench:
     """What rank 1 does otherwise than the others, in step 2 of five."""
-    ways = ["does as the others", "brings int32", "brings half", "leaves one call out", "dies"]
+    ways = ["does as the others", "brings int32", "brings 4 numbers of 8", "leaves one call out", "dies"]
     title = "Rank 1 in step 2"
     return book.workbench(sums, {"rank_1": ways}, [pictures.sums], title=title, ranks=4, transport="local")

@@ -148,26 +148,29 @@ def away(gradients: Sequence[Any], average: Any, joined: Any) -> book.Figure:
         f"the text, and their average {off:.0e} degrees, which is rounding. {size}"
     )
     svg = Svg(WIDTH, "How far each gradient points away", told)
-    long, x, ranked = 270.0, 40.0 if most < 85 else 320.0, sorted([*arrows.items()][:-1], key=lambda item: item[1][0])
-    heights, below = [], 0.0
-    for _, (deg, _) in ranked:
-        below = max(below + 13, long * math.sin(math.radians(deg)), 18)  # no name on another
-        heights.append(below)
-    y = heading(svg, "measured", told) + 18 + below
+    long, x, ranked = 220.0, 40.0 if most < 85 else 320.0, sorted([*arrows.items()][:-1], key=lambda item: item[1][0])
+    far, high = [18.0 - 13, 18.0 - 13], []  # how far names reach on each side; and where each name stands
+    for k, (_, (deg, _)) in enumerate(ranked):
+        far[k % 2] = max(far[k % 2] + 13, long * math.sin(math.radians(deg)))  # no name on another
+        high.append(far[k % 2])
+    y = heading(svg, "measured", told) + 18 + far[0]
     svg.line(x, y, x + long - 8, y, width=4, colour=SERIES[1].colour)
     svg.arrow_head(x + long + 3, y, 1, 0, 12)
     svg.text(x + long + 12, y + 4, "the average of all ranks, and one process with all the text", 12, bold=True)
-    for (name, (deg, _)), above in zip(ranked, heights, strict=True):
-        along, up = math.cos(math.radians(deg)), math.sin(math.radians(deg))
-        tip = x + long * along, y - long * up
+    for k, ((name, (deg, _)), away_from) in enumerate(zip(ranked, high, strict=True)):
+        side = 1 if k % 2 else -1
+        along, up = math.cos(math.radians(deg)), side * math.sin(math.radians(deg))
+        tip = x + long * along, y + long * up
         svg.line(x, y, *tip, width=1.4, colour=SERIES[0].colour)
-        svg.arrow_head(*tip, along, -up, 8)
+        svg.arrow_head(*tip, along, up, 8)
         beside = x + long + 12 if along > 0.4 else tip[0] + 12
-        svg.line(tip[0] + 2, tip[1], beside - 3, y - above, width=0.6)
-        svg.text(beside, y - above + 4, f"{name}: {deg:.0f}°", 11)
+        svg.line(tip[0] + 2, tip[1], beside - 3, y + side * away_from, width=0.6)
+        svg.text(beside, y + side * away_from + 4, f"{name}: {deg:.0f}°", 11)
+    end = y + max(far[1], 18) + 26
+    svg.text(8, end, "The angles with the average are true. On which side an arrow lies means nothing.", 11)
     rows: list[Row] = [{"gradient of": name, "degrees away": float(f"{deg:.3g}"), "times as long": round(long, 3)}
                        for name, (deg, long) in arrows.items()]  # fmt: skip
-    return book.Figure("How far each gradient points away", "measured", told, rows, svg=svg.render(y + 14))
+    return book.Figure("How far each gradient points away", "measured", told, rows, svg=svg.render(end + 8))
 
 
 def matrix(run: Any, computed: Sequence[int] | None = None, title: str = "Bytes from rank to rank") -> book.Figure:

@@ -96,8 +96,8 @@ def few_rounds(student: Student) -> str:
         student.expect(None not in run.results, "A rank returned None: return `x` when it holds the sum.")
         larger: Slips = {
             "Every rank has the sum over its pair: go on with partners 2, 4, ... ranks away.": pair,
-            "Every rank has the sum over its pair twice: the second partner is the first one again. The distance must "
-            "double in each round.": [2 * both for both in pair],
+            "Every rank has met the same partner in every round, so it has the sum of its pair several times. The "
+            "distance must double in each round.": [(n // 2) * both for both in pair],
             "All hold the sum several times: the distance must double in each round, 1, 2, 4.": [total * (n // 2)] * n,
             "The numbers of one rank are missing: from the second round on, send the sum so far, and not your own "
             "numbers again.": [pair[r] + x[r ^ 2] for r in range(n)] if n > 2 else [],
