@@ -309,7 +309,7 @@ def test_the_names_of_gradients_stay_below_the_caption() -> None:
     figure = pictures.away(several, one, one)
     at = sorted(float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>rank \d', figure.svg))
     caption = max(float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>[^<]*M is', figure.svg))
-    assert len(at) == 9 and min(at) > caption + 10 and min(a - b for a, b in zip(at, at[1:], strict=False)) > 12
+    assert len(at) == 9 and min(at) > caption + 10 and min(b - a for a, b in zip(at, at[1:], strict=False)) > 12
 
 
 def test_gradients_are_drawn_by_their_angles() -> None:
