@@ -131,6 +131,10 @@ def test_the_fastest_cut_does_not_fill_a_node_with_tensor_ranks() -> None:
     told = said.search(job, cut, you_write.best_cut).text
     assert seconds(*own) <= seconds(*cut) and job.seconds(*own) > 1.2 * seconds(*own), "a search finds what is too good"
     assert f"promised {seconds(*own):.2f} s" in promised and "a real stage has a whole number" in promised
+    found = job.all_cuts()
+    drawn = drawings.cuts(found, {"own": own[:2], "labkit's": cut[:2]}, "cuts", "all")
+    assert len(drawn.rows) == len(found) and drawn.svg.count(" s</text>") == sum(s is not None for s in found.values())
+    assert min(s for s in found.values() if s) == found[cut[:2]] == job.seconds(*cut) and None in found.values()
     assert "no cut that fits" in said.own_planner(job, None, 0, cut, you_write.best_cut).text
     without = planner.search(job.model, planner.h100_cluster(1024), 1024, planner.Space(context_limit=1)).winner
     assert f"only {without.seconds / job.found.winner.seconds - 1:.1%} longer" in told

@@ -127,6 +127,12 @@ class Job:
     def seconds(self, t: int, p: int, d: int) -> float:
         return self.of(t, p, d).seconds
 
+    def all_cuts(self) -> dict[tuple[int, int], float | None]:
+        """(t, p) -> seconds of a step of each possible cut, None where it does not fit."""
+        cuts = [(t, p, self.gpus // (t * p)) for t in range(1, self.heads + 1) for p in range(1, self.layers + 1)
+                if self.heads % t == 0 and self.gpus % (t * p) == 0]  # fmt: skip
+        return {(t, p): self.seconds(t, p, d) if self.fits(t, p, d) else None for t, p, d in cuts}
+
     def activations(self, t: int, p: int, d: int) -> float:
         """Bytes of the fullest GPU beside its state: activations, logits and buffers."""
         held = self.of(t, p, d).held

@@ -1,4 +1,4 @@
-"""Pictures that explain: the cube of ranks, three machines, rungs of a rule, all plans as a histogram, what is off."""
+"""Pictures that explain: a map of cuts, a mesh, machines, rungs of a rule, all plans as a histogram, what is off."""
 
 from __future__ import annotations
 
@@ -15,6 +15,51 @@ from labkit.cost.topology import cloudmatrix384, dgx_node, nvl72
 from labkit.cost.topology.machines import NodeParts
 from labkit.cost.units import GB, format_bandwidth
 from labkit.parallel import Layout
+
+# A map of cuts ---------------------------------------------------------------------------------------------------
+
+
+def cuts(found: Mapping[tuple[int, int], float | None], marked: Mapping[str, tuple[int, int]], title: str,
+         sentence: str) -> book.Figure:  # fmt: skip
+    """(t, p) -> seconds of a step, None where it does not fit: t to the right, p downwards. marked: name -> (t, p)."""
+    across, down = (sorted({cut[k] for cut in found}) for k in (0, 1))
+    fast, slow = (f(s for s in found.values() if s) for f in (min, max))
+    svg, left, wide, high = Svg(WIDTH, title, sentence), 96.0, 92.0, 30.0
+    top = heading(svg, "simulated", sentence) + 34
+    svg.text(left, top - 22, "tensor ranks t", 11.5)
+    svg.text(8, top - 6, "stages p", 11.5)
+    for k, t in enumerate(across):
+        svg.text(left + wide * (k + 0.5), top - 6, str(t), 11.5, "middle", bold=True)
+    for row, p in enumerate(down):
+        y = top + high * row
+        svg.text(left - 12, y + 20, str(p), 11.5, "end", bold=True)
+        for k, t in enumerate(across):
+            if (t, p) not in found:
+                continue
+            x, seconds = left + wide * k, found[t, p]
+            part = 0.0 if seconds is None else math.log(seconds / fast) / max(math.log(slow / fast), 1e-9)
+            colour = (
+                GREY
+                if seconds is None
+                else "#" + "".join(f"{round(255 - (255 - c) * part):02x}" for c in (230, 120, 60))
+            )
+            svg.rect(x, y, wide - 3, high - 3, colour, "x" if seconds is None else "", ON_COLOUR, stroke_width=0.6)
+            if seconds is not None:
+                svg.text(x + (wide - 3) / 2, y + 19, f"{seconds:.2f} s", 11, "middle", on_colour=True)
+    beside = left + wide * len(across) + 6
+    for n, (name, (t, p)) in enumerate(marked.items()):
+        x, y = left + wide * across.index(t), top + high * down.index(p)
+        svg.rect(x - 1, y - 1, wide - 1, high - 1, stroke_width=3.2)
+        svg.text(x + wide - 10, y + 12, "AB"[n], 10.5, "end", bold=True, on_colour=True)
+        for line, words in enumerate(wrap(f"{'AB'[n]}: {name}", WIDTH - beside - 8, 11)):
+            svg.text(beside, top + 14 + 62 * n + 14 * line, words, 11, bold=not line)
+    y = top + high * len(down) + 14
+    svg.text(left, y, "a number: seconds of a step by labkit's planner   hatched: does not fit", 10.5)
+    rows: list[Row] = [
+        {"t": t, "p": p, "step (s)": None if s is None else round(s, 3)} for (t, p), s in sorted(found.items())
+    ]
+    return book.Figure(title, "simulated", sentence, rows, svg=svg.render(y + 10))
+
 
 # The cube --------------------------------------------------------------------------------------------------------
 

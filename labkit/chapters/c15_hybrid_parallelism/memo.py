@@ -175,8 +175,8 @@ def _watched(one: planner.Estimate) -> list[tuple[str, str]]:
     low, high = (format_seconds((1 + way * off) * one.seconds, 3) for way in (-1, 1))
     return [
         ("In the first step", f"A loss near ln({one.model.vocabulary:,}) = {math.log(one.model.vocabulary):.1f}, since "
-         "an untrained model knows nothing; the loss and gradient norm of a cut that you trust; and no GPU that holds "
-         f"more than {one.held.total / GB:.1f} GB."),
+         "an untrained model knows nothing. Compare loss and gradient norm with those of a cut that you trust, and "
+         f"check that no GPU holds more than {one.held.total / GB:.1f} GB."),
         ("In the first hour", f"Steps of {low} to {high}: on published runs the planner was off by up to {off:.0%}. "
          + (f"In each a GPU waits about {listing(waits)}. The part that is longer names the axis to look at."
             if waits else "Hardly any of it is waiting.")),

@@ -290,7 +290,7 @@ def _the_same(one: Tried, shape: Any) -> str:
         if plan is not one.plan and small.shape_of(plan.plan) == shape
     ]  # fmt: skip
     plans = f"plan{'s' * (len(alike) > 1)} {listing(alike)}"
-    return f" So small, {plans} would be the same run: what tells them apart is lost." if alike else ""
+    return f" Made this small, {plans} would be the same run, so it cannot tell them apart." if alike else ""
 
 
 def pictures_of_run(one: WithMore) -> book.Figure | str:

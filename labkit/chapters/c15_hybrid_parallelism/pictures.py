@@ -395,7 +395,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
     """
     seen = signals_of(one, budget)
     rows = [
-        {"watches": strategy, "what should be so": signal, "seen": seen[strategy][0],
+        {"watches": strategy, "expected": signal, "seen": seen[strategy][0],
          "signal": "✓\u00a0fine" if seen[strategy][1] else "✗\u00a0red"}
         for strategy, signal in (
             ("the step", "ranks compute for more than half of it"),

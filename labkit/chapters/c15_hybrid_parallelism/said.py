@@ -10,7 +10,7 @@ from typing import Any
 from IPython.display import display
 
 from labkit import book, cost
-from labkit.chapters.c15_hybrid_parallelism import cases, doing, pictures, same, small
+from labkit.chapters.c15_hybrid_parallelism import cases, doing, drawings, pictures, same, small
 from labkit.cost import planner
 from labkit.cost.planner import Advice, Estimate, MeasuredStep
 from labkit.cost.units import GB, format_bytes, format_seconds
@@ -196,8 +196,8 @@ def by_hand(
          "signal is further off than {worst:.0e}, which is rounding.",
          "True": "The mesh gives other results than one device: the {which} {verb} off by {worst:.2g}. If you have "
          "not changed this cell, look at `grad_norm`. If you have, which signal shows it, and which one does not?"},
-        {"copies > near and loss < near": "The norm still took the two parts of the tied matrix for copies of one, and "
-         "counted half of each. The next table counts both in full, so there this mistake shows another number.",
+        {"copies > near and loss < near": "The norm still divides this matrix by 2, as if both stages held the same "
+         "gradient. The next table counts both parts in full, so there this mistake shows another number.",
          "pp == 1": "(Your mesh has a single stage, so no all-reduce over the first and the last one was needed.)",
          "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
@@ -437,8 +437,18 @@ def own_planner(
     seconds."""
     yours, whose = job.of(*cut), book.whose(best_cut)
     made = yours if own is None else job.of(*own)
-    bars = {} if own is None else {f"{whose} own planner: {pictures.short(made)}": made}
-    display(pictures.steps({**bars, f"the same search, labkit's seconds: {pictures.short(yours)}": yours}))
+    found = job.all_cuts()
+    marked = {} if own is None else {f"{whose} own planner takes {pictures.degrees(*made.plan.cut)}": own[:2]}
+    marked[f"with labkit's seconds the search takes {pictures.degrees(*yours.plan.cut)}"] = cut[:2]
+    fitting = sum(seconds is not None for seconds in found.values())
+    display(
+        drawings.cuts(
+            found,
+            marked,
+            "All cuts of three degrees",
+            f"Of {len(found)} cuts {fitting} fit, with ZeRO-1 and `sel`. What is left of the GPUs is d.",
+        )
+    )
     return book.conclude(
         {"own is None": "{whose} own planner has found no cut that fits: look at `state_bytes`.",
          "made > 1.02 * promised": "{whose} own planner promised {promised:.2f} s for its cut. labkit's planner says "
@@ -449,8 +459,8 @@ def own_planner(
          "lines leave out the messages between stages.",
          "own and made > 1.02 * promised": "The two lines leave out the messages between stages.",
          "True": ""},
-        {"own and made > 1.02 * promised": "**A search finds just those plans of which its model is too optimistic.** "
-         "With labkit's seconds the same search takes {name}, with {yours:.2f} s.",
+        {"own and made > 1.02 * promised": "**A search tends to find those plans of which its model is too "
+         "optimistic.** With labkit's seconds the same search takes {name}, with {yours:.2f} s.",
          "True": "With labkit's seconds the same search takes {name}, with {yours:.2f} s."},
         whose=whose.capitalize(), own=own, promised=promised, made=made.seconds, stages=made.plan.pipeline,
         share=job.layers / made.plan.pipeline, layers=job.layers, uneven=job.layers % made.plan.pipeline,
@@ -463,12 +473,12 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
     yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
     eight = min(job.with_tensor(8), key=lambda one: one.seconds, default=None)
     three = next((one for one in job.found.best if one.plan.context == 1), best)  # the axes of the reader's search
-    bars = {f"{whose} search: {pictures.short(yours)}": yours}
+    bars = {f"three degrees, labkit's seconds: {pictures.short(yours)}": yours}
     bars |= {} if three is best else {f"the planner without CP: {pictures.short(three)}": three}
     display(pictures.steps({**bars, f"the planner: {pictures.short(best)}": best}))
     return book.conclude(
-        "{whose} search has varied the three degrees, with ZeRO-1 and `sel` in all plans. The planner looks at "
-        "{considered:,} plans, and its step is {gain:.0%} shorter.\n\n",
+        "{whose} search with labkit's seconds has varied the three degrees, with ZeRO-1 and `sel` in all "
+        "plans. The planner looks at {considered:,} plans, and its step is {gain:.0%} shorter.\n\n",
         {"chunks > 1 and pipe[1] < pipe[0]": "- *Interleaved stages* (`v{chunks}`) wait {pipe[1]:.2f} s for the "
          "pipeline instead of {pipe[0]:.2f} s.\n", "True": ""},
         {"sums[1] < sums[0]": "- *Fewer tensor ranks* wait {sums[1]:.2f} s for their all-reduces instead of "
