@@ -41,7 +41,8 @@ def test_predictions_can_be_asked_in_any_world(world_size: int) -> None:
 
 @pytest.mark.parametrize(
     "typed",
-    ["size", "the size", "Size of the gradient", "message size", "gradient size in bytes", "bytes", "number of bytes",
+    ["size", "its size in bytes", "the size", "Size of the gradient", "message size", "gradient size in bytes", "bytes",
+     "number of bytes",
      "how large the gradient is", "The size of its tensors.", "how many bytes it summed", "MB", "length", "M"],
 )  # fmt: skip
 def test_the_missing_number_may_be_named_in_many_ways(typed: str) -> None:
