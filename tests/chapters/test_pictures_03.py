@@ -278,6 +278,9 @@ def test_on_a_shared_link_only_those_queue_whose_partners_are_far_apart(size: in
     waits = [race.queued(run, nth) for nth in range(4)]  # ring, recursive doubling, halving-doubling, tree
     each = size / 2 - 1  # further ranks that send across at the same time
     assert waits == pytest.approx([0, each * alone, 2 * each * alone / 2, 0])
+    if size == 8:  # six rounds; halves, quarters and eighths twice, and four eighths in a row at the link
+        near = 6 * 20e-6 + 2 * (1 / 2 + 1 / 4 + 4 / 8) * alone
+        assert f"it would take {1e3 * near:.3g} ms." in race.watched(run, "halving doubling", 20, shared=True)
     shared = race.raced(run, 20, shared=True)
     assert [row["queue at the shared link (seconds)"] for row in shared.table()] == waits
     assert shared.badge == "simulated" and ("slow: ring" in shared.sentence) == (size > 2)

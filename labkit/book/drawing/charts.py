@@ -165,7 +165,7 @@ def _grouped_spec(
             bar["text"] = ["" if g in high else text for g, text in zip(groups, bar["text"], strict=True)]
         elif (
             len(values) > 2 and not stacked
-        ):  # of several bars below one tick, each that it would run through has its number inside
+        ):  # of several bars below a tick, each that it runs through has its number inside
             for bar, one in zip(data[:-1], list(values.values())[:-1], strict=True):
                 crossed = [one.get(g, 0.0) < formula.get(g, 0.0) < one.get(g, 0.0) + 0.1 * most for g in groups]
                 bar["textposition"] = ["inside" if inside else "outside" for inside in crossed]

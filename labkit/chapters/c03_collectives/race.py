@@ -146,8 +146,8 @@ def watched(run: Any, watch: str, latency: float, shared: bool = False) -> str:
 def followed(run: Any, watch: str, shared: bool = False) -> book.Player | str:
     """The all-reduce that is watched, round by round."""
     nth, _ = _watched(run, watch)
-    if shared:
-        return on_switches(rounds_of(run, nth), run.trace.world_size, watch)
+    if shared and (rounds := rounds_of(run, nth)):
+        return on_switches(rounds, run.trace.world_size, watch)
     if recorded(run, nth) is None:
         return (
             "Your function sends from tensors of its own, so no picture can follow what becomes of the chunks. A line "
