@@ -22,6 +22,7 @@ from labkit.chapters.c15_hybrid_parallelism import (
     pictures,
     said,
     same,
+    searches,
     small,
     you_write,
 )
@@ -127,15 +128,17 @@ def test_the_fastest_cut_does_not_fill_a_node_with_tensor_ranks() -> None:
         return you_write.step_seconds(t, p, job.batch // d, job.layers, **job.ingredients(t, p, d))
 
     own = you_write.best_cut(job.gpus, job.heads, job.layers, fits, seconds)
-    promised = said.own_planner(job, own, seconds(*own), cut, you_write.best_cut).text
-    told = said.search(job, cut, you_write.best_cut).text
+    promised = searches.own_planner(job, own, seconds(*own), cut, you_write.best_cut).text
+    best = job.found.winner
+    without_cp = next(one for one in job.found.best if one.plan.context == 1)
+    told = searches.search(job, job.of(*cut), without_cp, best, you_write.best_cut).text
     assert seconds(*own) <= seconds(*cut) and job.seconds(*own) > 1.2 * seconds(*own), "a search finds what is too good"
     assert f"promised {seconds(*own):.2f} s" in promised and "a real stage has a whole number" in promised
     found = job.all_cuts()
     drawn = drawings.cuts(found, {"own": own[:2], "labkit's": cut[:2]}, "cuts", "all")
     assert len(drawn.rows) == len(found) and drawn.svg.count(" s</text>") == sum(s is not None for s in found.values())
     assert min(s for s in found.values() if s) == found[cut[:2]] == job.seconds(*cut) and None in found.values()
-    assert "no cut that fits" in said.own_planner(job, None, 0, cut, you_write.best_cut).text
+    assert "no cut that fits" in searches.own_planner(job, None, 0, cut, you_write.best_cut).text
     without = planner.search(job.model, planner.h100_cluster(1024), 1024, planner.Space(context_limit=1)).winner
     assert f"only {without.seconds / job.found.winner.seconds - 1:.1%} longer" in told
     assert job.found.winner.seconds < job.seconds(*cut) < eight and max(cut[0], job.found.winner.plan.tensor) < 8
@@ -455,6 +458,36 @@ def test_a_band_says_in_words_and_rows_what_it_draws() -> None:
     assert "data parallelism" not in alone and "for the loss and the norm" in alone, "there is one replica"
     placed = pictures.placed({"data inside": run})
     assert placed.rows[0]["tensor"] == pytest.approx(1e3 * shares["tensor"])
+
+
+@pytest.mark.ranks
+def test_the_lines_of_a_placement_are_the_messages_of_its_step() -> None:
+    runs = {
+        axis: labkit.launch(small.two_steps, 8, small.cut(8, 2, 2, 4, axis), clock="virtual", network=cases.LINKS)
+        for axis in ("tensor", "data")
+    }
+    drawn = pictures.partners(runs)
+    for axis, run in runs.items():
+        rows = [row for row in drawn.rows if row[""] == axis]
+        assert len(rows) == 12, "a cube has 12 edges"
+        assert {row["axis"] for row in rows if row["link"] == "in a node"} == {axis}
+        sent = sum(n for row in small.sent_by_axis(run) for kind, n in row.items() if kind != "numbers")
+        assert sum(row["kB"] for row in rows) == pytest.approx(sent / 1e3)
+        off = sum(row["kB"] for row in rows if row["link"] == "between nodes")
+        assert f"{off / 1e3:.3g} MB leave a node with {axis}" in drawn.sentence
+
+
+@pytest.mark.ranks
+def test_a_fit_finds_what_the_data_sheet_promises_too_much_of() -> None:
+    world = labkit.world(8, clock="virtual", network=cases.LINKS)
+    with world:
+        ranks = cases.Ranks(8, world, "local", 0)
+        timed = ranks.timed([small.cut(8), small.cut(8, pp=2, microbatches=4), small.cut(8, tp=2, data="zero1")])
+    sheet = cases.by_the_data_sheet(timed)
+    assert all(off < -0.15 for off in pictures.errors(sheet).values()), "what is promised is faster than what there is"
+    fit = cases.fitted(sheet, timed)
+    assert fit.efficiency.products == pytest.approx(cases.SHEET["products"], rel=0.05)
+    assert fit.efficiency.across == pytest.approx(cases.SHEET["across"], rel=0.05)
 
 
 @pytest.mark.ranks

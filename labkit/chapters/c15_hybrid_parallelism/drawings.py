@@ -156,6 +156,48 @@ def nested(t: int, p: int, d: int, waits: Mapping[str, float]) -> book.Figure:
     return book.Figure(title, "simulated", said, told_rows, svg=svg.render(top + high + 10))
 
 
+# Partners on nodes ------------------------------------------------------------------------------------------------
+
+
+def joined(several: Mapping[str, tuple[Mapping[tuple[int, int, str], int], Sequence[str]]], title: str,
+           sentence: str) -> book.Figure:  # fmt: skip
+    """Beside each other, eight ranks on four nodes of two. name -> bytes by (rank, rank, axis), and words below.
+
+    Along each axis a rank has one partner, so the lines are the edges of a cube: those inside a node, those from node
+    to node to the right, and those downwards.
+    """
+    svg = Svg(WIDTH, title, sentence)
+    y = heading(svg, "emulated", sentence)
+    axes = list(dict.fromkeys(axis for lines, _ in several.values() for *_, axis in lines))
+    for n, axis in enumerate(axes):
+        svg.rect(8 + 110 * n, y, 16, 11, PARTS[axis].colour, PARTS[axis].hatch, ON_COLOUR, stroke_width=0.7)
+        svg.text(29 + 110 * n, y + 10, axis, 11)
+    svg.text(29 + 110 * len(axes), y + 10, "a box: a node, with a fast link inside; between boxes links are slow", 11)
+    top, wide = y + 44, WIDTH / len(several)
+    most = max(n for lines, _ in several.values() for n in lines.values())
+    rows: list[Row] = []
+    for k, (name, (lines, words)) in enumerate(several.items()):
+        left = 14 + wide * k
+        svg.text(left, top - 10, name, 12, bold=True)
+        place = {  # the second rank of a node stands a little lower, so that no line crosses a rank
+            rank: (left + 26 + 118 * (rank // 2 % 2) + 44 * (rank % 2), top + 26 + 104 * (rank // 4) + 34 * (rank % 2))
+            for rank in range(8)
+        }
+        for node in range(4):
+            x, node_y = place[2 * node]
+            svg.rect(x - 20, node_y - 18, 84, 70, stroke_width=1.4, radius=8)
+        for (a, b, axis), nbytes in sorted(lines.items(), key=lambda item: -item[1]):
+            svg.line(*place[a], *place[b], width=2 + 9 * nbytes / most, colour=PARTS[axis].colour)
+            rows.append({"": name, "ranks": f"{a} and {b}", "axis": axis, "kB": nbytes / 1e3,
+                         "link": "in a node" if a // 2 == b // 2 else "between nodes"})  # fmt: skip
+        for rank, (x, rank_y) in place.items():
+            svg.rect(x - 12, rank_y - 12, 24, 24, "#ffffff", "", ON_COLOUR, radius=12)
+            svg.text(x, rank_y + 4, str(rank), 11, "middle", on_colour=True)
+        for n, line in enumerate(words):
+            svg.text(left, top + 212 + 16 * n, line, 11.5)
+    return book.Figure(title, "emulated", sentence, rows, svg=svg.render(top + 212 + 16 * 2))
+
+
 # Machines --------------------------------------------------------------------------------------------------------
 
 

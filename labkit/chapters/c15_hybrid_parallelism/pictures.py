@@ -16,6 +16,7 @@ from labkit.chapters.c15_hybrid_parallelism.drawings import (
     cube as cube,
     differences,
     histogram,
+    joined,
     ladder as ladder,
     machines as machines,
     nested as nested_axes,
@@ -83,6 +84,22 @@ def on_nodes(run: Any) -> book.Figure:
 def _layout(run: Any) -> Layout:
     config = run.results[0].config
     return Layout({axis: getattr(config, axis) for axis in config.order if axis != "cp" or config.cp > 1})
+
+
+def partners(runs: Mapping[str, Any]) -> book.Figure:
+    """name -> run of 2 x 2 x 2 ranks on four nodes of two: who sends to whom, and how much of it leaves a node."""
+    drawn, told = {}, []
+    for name, run in runs.items():
+        lines: Counter[tuple[int, int, str]] = Counter()
+        for m, axis in small.messages(run):
+            if axis in small.NAMES:
+                lines[min(m.src, m.dst), max(m.src, m.dst), axis] += int(m.nbytes)
+        off = sum(n for (a, b, _), n in lines.items() if a // 2 != b // 2)
+        words = f"{format_bytes(off, 3)} leave a node", f"a step takes {format_seconds(small.seconds(run), 3)}"
+        drawn[name] = lines, words
+        told.append(f"{format_bytes(off, 3)} leave a node with {name}")
+    said = "The thicker a line, the more bytes go along it in a step. " + ", ".join(told) + "."
+    return joined(drawn, "Which lines leave a node", said)
 
 
 def placed(runs: Mapping[str, Any], title: str = "The same cut, placed in three ways") -> book.Figure:

@@ -219,13 +219,11 @@ def _cuts(gpus: int, heads: int, layers: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def _left_out(right: tuple[int, int, int], layers: int, two: bool = True) -> str:
-    """Why the right cut may be missing from a reader's list. two: some cut in powers of two is as good a suspect."""
-    uneven = (
-        f"p need not divide the layers: of {right[1]} stages some have one of the {layers} layers more than others."
-    )
-    powers = "Did you try sizes that are no powers of two?"
-    return "".join(f" {said}" for said, so in ((powers, not two), (uneven, layers % right[1])) if so)
+def _left_out(right: tuple[int, int, int], layers: int, *, powers: bool = False, uneven: bool = True) -> str:
+    """Why the right cut may be missing from a reader's list: because it has only powers of two, or p that divide."""
+    said = " p need not divide the layers: of {} stages some have one of the {} layers more than others."
+    told = said.format(right[1], layers) if uneven and layers % right[1] else ""
+    return told + " Did you try sizes that are no powers of two?" * powers
 
 
 def _last_of_a_range(fitting: Sequence[tuple[int, int, int]], heads: int, layers: int) -> str:
@@ -258,7 +256,7 @@ def _judge_cut(
         return
     right = min(fitting, key=lambda cut: _seconds(*cut))
     two = [c for c in fitting if all(n & (n - 1) == 0 for n in c[:2])]
-    hint = _left_out(right, layers, bool(two))
+    hint = _left_out(right, layers, powers=not two)
     hint = _last_of_a_range(fitting, heads, layers) or hint
     student.expect(
         got is not None, "You returned None for {gpus} GPUs, {heads} heads and {layers} layers, and {best} fits.{hint}",
@@ -300,18 +298,11 @@ def _judge_cut(
         raise NotRight(f"{told} is fast, but it does not fit: ask `fits` first.")
     if cut == min(fitting, key=lambda c: _bytes(*c)) or cut == max(fitting, key=lambda c: _seconds(*c)):
         raise NotRight(f"{told} fits, but it is not the fastest. Compare `seconds`, and keep the smallest.")
-    if two and cut == min(two, key=lambda c: _seconds(*c)):
-        raise NotRight(
-            f"With {gpus} GPUs, {heads} heads and {layers} layers {best} is faster than {told}. Did you try sizes "
-            f"that are no powers of two?"
-        )
-    if cut == fitting[0] or cut == fitting[-1]:
+    even = [c for c in fitting if layers % c[1] == 0]
+    powers, divides = (bool(some) and cut == min(some, key=lambda c: _seconds(*c)) for some in (two, even))
+    if not powers and cut in (fitting[0], fitting[-1]):
         also = " (p need not divide the layers)" if layers % right[1] else ""
         raise NotRight(f"{told} is the first or the last that fits. Go through all cuts{also}, and keep the fastest.")
-    even = [c for c in fitting if layers % c[1] == 0]
-    if layers % right[1] and even and cut == min(even, key=lambda c: _seconds(*c)):
-        raise NotRight(
-            f"With {gpus} GPUs, {heads} heads and {layers} layers {best} is faster than {told}."
-            f"{_left_out(right, layers)}"
-        )
+    if why := _left_out(right, layers, powers=powers, uneven=divides):
+        raise NotRight(f"With {gpus} GPUs, {heads} heads and {layers} layers {best} is faster than {told}.{why}")
     raise NotRight(f"With {gpus} GPUs, {heads} heads and {layers} layers {best} fits and is faster than {told}.")

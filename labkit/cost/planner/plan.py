@@ -105,9 +105,9 @@ class Plan:
             ("TP", self.tensor), ("PP", self.pipeline), ("CP", self.context), ("EP", self.expert), ("DP", self.data)
         ]  # fmt: skip
         text = " ".join(f"{name}{size}" for name, size in axes if size > 1) or "one GPU"
-        schedule = f"interleaved v={self.chunks}" if self.chunks > 1 else self.schedule
+        schedule = f"interleaved in {self.chunks} chunks" if self.chunks > 1 else self.schedule
         kind = f"HSDP over {self.shard}" if self.sharding == "hsdp" else _SHORT[self.sharding]
-        parts = [text, f"{self.microbatches} x {self.microbatch} sequences"]
+        parts = [text, f"{_several(self.microbatches, 'microbatch', 'es')} of {_several(self.microbatch, 'sequence')}"]
         parts += [schedule] if self.pipeline > 1 else []
         kept = {"all": "all activations kept", "selective": "attention recomputed", "full": "all recomputed"}
         return ", ".join([*parts, kind, kept[self.recompute]])
@@ -140,6 +140,10 @@ class Plan:
         return why_not_cut(model, self.tensor, self.pipeline, self.context, self.expert) or why_not_scheduled(
             model, self.pipeline, self.schedule, self.chunks, self.microbatches
         )
+
+
+def _several(count: int, what: str, ending: str = "s") -> str:
+    return f"{count} {what}{ending * (count != 1)}"
 
 
 def why_not_cut(model: Model, tensor: int, pipeline: int, context: int, expert: int) -> str:

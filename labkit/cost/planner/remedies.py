@@ -17,6 +17,9 @@ _STRICTER = {"all": ("selective", "full"), "selective": ("full",), "full": ()}
 _NEXT = {"plain": ("zero1", "zero2", "zero3"), "zero1": ("zero2", "zero3"), "zero2": ("zero3",), "hsdp": ("zero3",)}
 
 
+_WORDS = {"optimizer": "the optimizer's state"}
+
+
 @dataclass(frozen=True)
 class Remedy:
     """A change in words ("TP 16"), the plan with it, and the bytes of its fullest GPU."""
@@ -43,12 +46,13 @@ def remedies(costs: Costs, plan: Plan, most: int = 3) -> list[Remedy]:
 
 
 def why_too_large(costs: Costs, plan: Plan) -> str:
-    """ "needs 96.3 GB, most of it logits (50.1 GB); a GPU has 80. TP 16 would fit"; "" for a plan that fits."""
+    """ "needs 96.3 GB, 50.1 GB of it for logits; a GPU has 80. TP 16 would fit"; "" for a plan that fits."""
     held, has = memory_of(costs, plan), costs.cluster.gpu.memory
     if held.total <= has:
         return ""
     part, size = max(held.parts().items(), key=lambda item: item[1])
-    needs = f"needs {_gigabytes(held.total)}, most of it {part} ({_gigabytes(size)}); a GPU has {has / GB:.0f}"
+    needs = f"needs {_gigabytes(held.total)}, {_gigabytes(size)} of it for {_WORDS.get(part, part)}"
+    needs += f"; a GPU has {has / GB:.0f}"
     ways = [one.words for one in remedies(costs, plan)]
     if not ways:
         return f"{needs}. No change of one or two choices makes it fit"
