@@ -19,6 +19,19 @@ def outer_step(begun, mean, velocity, lr, momentum):
 """
 
 
+def power(
+    p: str = "torch.linalg.qr(all_reduce(m @ q, group, 'avg')).Q", q: str = "all_reduce(m.T @ p, group, 'avg')",
+    result: str = "p, q",
+) -> str:  # fmt: skip
+    """`power_step`, with some of its lines changed."""
+    return f"""
+def power_step(m, q, group):
+    p = {p}
+    q = {q}
+    return {result}
+"""
+
+
 def mixed(
     begin: str = "row[group.rank] * x", add: str = "mixed + row[j] * came", who: str = "weight and j != group.rank",
     came: str = "group.recv(torch.empty_like(x), j)", send: str = "group.isend(x, j)",
@@ -136,5 +149,22 @@ WRONG = {
         ),
         feedback("compress(gradient - residual)", "gradient - residual - sent"): "the wrong numbers were sent",
         feedback("compress(gradient + residual)", "(gradient + residual - sent) / 2"): "together are not the gradient",
+    },
+    "power_step": {
+        "def power_step(m, q, group):\n    pass": "Return two tensors",
+        power(result="p"): "Return two tensors",
+        power(result="q, p"): "have changed places",
+        power(result="p.T, q"): "P has the shape (2, 24)",
+        power(p="torch.linalg.qr(m @ q).Q"): "The ranks have different P",
+        power(p="all_reduce(torch.linalg.qr(m @ q).Q, group, 'avg')"): "orthonormal first, and averaged then",
+        power(p="all_reduce(m @ q, group, 'avg')"): "are not orthonormal",
+        power(p="torch.linalg.qr(all_reduce(m @ q.flip(0), group, 'avg')).Q"): "other directions",
+        power(q="q"): "Q came back as it was",
+        power(q="m.T @ p"): "a Q of its own",
+        power(q="all_reduce(m.T @ p, group)"): "a sum over the ranks",
+        power(q="torch.linalg.qr(all_reduce(m.T @ p, group, 'avg')).Q"): "lost how large M is",
+        power(q="2 * all_reduce(m.T @ p, group, 'avg')"): "P is right, and Q is not",
+        power("torch.linalg.qr((m := all_reduce(m, group, 'avg')) @ q).Q", "m.T @ p"): "Let only the thin matrices",
+        power(result="(p, q, m.zero_())[:2]"): "was changed on the way",
     },
 }

@@ -1,4 +1,5 @@
-"""What chapter 8 asks its reader to write: SSP's rule, DiLoCo's outer step, a round of gossip, and error feedback."""
+"""What chapter 8 asks its reader to write: SSP's rule, DiLoCo's outer step, a round of gossip, error feedback, and a
+power step."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit import collectives
 from labkit.chapters.c08_loose_synchrony import task
 from labkit.grading.checks.student import Evidence, StudentError
 from labkit.grading.writing import Reader, you_write
@@ -368,3 +370,62 @@ def with_feedback(
     wanted = gradient + residual
     sent = compress(wanted)
     return sent, wanted - sent
+
+
+def thin_ones_are_averaged(student: Reader) -> str:
+    n, generator = 3, torch.Generator().manual_seed(student.seed)
+    ms = [torch.randn(24, 20, generator=generator, dtype=torch.float64) + 2 * r for r in range(n)]
+    q = torch.randn(20, 2, generator=generator, dtype=torch.float64)
+
+    def call(fn: Callable[..., Any], m: Any, group: Group) -> Any:
+        own = m.clone(), q.clone()
+        return fn(*own, group), torch.equal(own[0], m) and torch.equal(own[1], q)
+
+    run = student.through("power_step", n, ms, call)
+    for got, _ in run.results:
+        pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(x, Tensor) for x in got)
+        student.expect(pair, "Return two tensors, P and the new Q: you returned {got}.",
+                       got="None" if got is None else type(got).__name__)  # fmt: skip
+    (p, new), *others = (got for got, _ in run.results)
+    if p.shape == (20, 2) and new.shape == (24, 2):
+        student.expect(False, "The two results have changed places: first P, with a row for each row of M, then Q.")
+    for name, found, rows in (("P", p, 24), ("Q", new, 20)):
+        student.expect(found.shape == (rows, 2), "{name} has the shape {shape}, and of an M of 24 x 20 and a Q of two "
+                       "columns it should have {rows} rows and 2 columns.", name=name, shape=tuple(found.shape),
+                       rows=rows)  # fmt: skip
+    mean, local = torch.stack(ms).mean(0), [torch.linalg.qr(m @ q).Q for m in ms]
+    student.expect(all(torch.allclose(p, one) for one, _ in others), "The ranks have different P. Average `m @ q` over "
+                   "the group *before* you make its columns orthonormal.")  # fmt: skip
+    student.expect(not torch.allclose(p, sum(local, torch.zeros_like(p)) / n), "You made the columns orthonormal "
+                   "first, and averaged then. Only the average of all `m @ q` is the P of the averaged M.")  # fmt: skip
+    for wrong in (mean @ q, n * mean @ q):
+        student.expect(not torch.allclose(p, wrong), "The columns of your P are not orthonormal: "
+                       "`torch.linalg.qr(p).Q` makes them so.")  # fmt: skip
+    want = torch.linalg.qr(mean @ q).Q
+    student.expect(torch.allclose(p @ p.T, want @ want.T), "Your P has other directions than the averaged M times "
+                   "Q.")  # fmt: skip
+    student.expect(not torch.allclose(new, q), "Q came back as it was. The new one is the average of `m.T @ p`.")
+    student.expect(all(torch.allclose(new, one) for _, one in others), "All ranks have the same P now, but each has a "
+                   "Q of its own: average `m.T @ p`, too.")  # fmt: skip
+    right = mean.T @ p
+    student.expect(not torch.allclose(new, n * right), "Your Q is a sum over the ranks. Take the average, as for P.")
+    student.expect(not torch.allclose(new, torch.linalg.qr(right).Q), "You made the columns of Q orthonormal, too, and "
+                   "so lost how large M is. Only those of P are.")  # fmt: skip
+    student.expect(torch.allclose(new, right), "P is right, and Q is not: the average of `m.T @ p`.")
+    most = max(run.bytes_sent)
+    student.expect(most < 2 * ms[0].nbytes / 3, "The result is right, but a rank sent {most:,} bytes, about as many as "
+                   "for the whole M. Let only the thin matrices travel.", most=most)  # fmt: skip
+    student.expect(all(kept for _, kept in run.results), "The result is right, but `m` or `q` was changed on the way: "
+                   "make new tensors.")  # fmt: skip
+    return (
+        "On three ranks with different M, all have the same P and Q, and these are those of the averaged M. A rank "
+        f"sent {most:,} bytes, and an all-reduce of M sends at least {round(4 * ms[0].nbytes / 3):,}."
+    )
+
+
+@you_write(thin_ones_are_averaged)
+def power_step(m: Tensor, q: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """P with orthonormal columns and the new Q: p @ q.T is near the averaged m."""
+    p = collectives.all_reduce(m @ q, group, "avg")
+    p = torch.linalg.qr(p).Q  # orthonormal columns
+    return p, collectives.all_reduce(m.T @ p, group, "avg")
