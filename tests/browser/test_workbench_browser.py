@@ -94,8 +94,9 @@ def test_a_plot_whose_module_comes_late_shows_what_was_told_meanwhile(lab: Lab) 
 
 
 def test_after_a_restart_the_page_says_what_to_run(lab: Lab) -> None:
-    page = lab.open("restarted.ipynb", ["# make it\nthing = 3", BENCH.replace("500", "600"), "thing + 1", "other + 1",
-                                      'assert 1 > 2, "two ranks or more"'])  # fmt: skip
+    played = "from labkit import book\nbook.play([('<svg/>', 'one'), ('<svg/>', 'two')], title='Two', badge='measured')"
+    page = lab.open("restarted.ipynb", [f"# make it\nthing = 3\n{played}", BENCH.replace("500", "600"), "thing + 1",
+                                      "other + 1", 'assert 1 > 2, "two ranks or more"'])  # fmt: skip
     lab.run_all(page)
     page.get_by_text("run on 2 processes").wait_for()
     page.evaluate("window.jupyterapp.shell.currentWidget.context.save()")
@@ -103,6 +104,7 @@ def test_after_a_restart_the_page_says_what_to_run(lab: Lab) -> None:
     lab.wait_idle(page)
     told = "getComputedStyle(document.querySelector('.lk-bench'), '::before').content"
     page.wait_for_function(f"{told}.includes('The kernel was restarted')")
+    page.wait_for_function(f"{told.replace('.lk-bench', ':has(> .lk-panel)')}.includes('The kernel was restarted')")
     for number in (2, 3, 4):
         page.evaluate(f"window.jupyterapp.shell.currentWidget.content.activeCellIndex = {number}")
         page.evaluate("window.jupyterapp.commands.execute('notebook:run-cell').catch(() => null)")  # until it has ended

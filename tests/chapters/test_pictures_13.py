@@ -249,7 +249,7 @@ def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
     assert f"With 4 ranks that is {2 * 3 * micro:g} µs" in page
     owner, copied = (1e6 * nbytes / pictures.BANDWIDTH for nbytes in (2 * 3 * 256, cost.ring_all_reduce_bytes(260, 4)))
     assert f"takes about {copied:.0f} µs and not {owner:.0f} µs" in page
-    assert f"Each row that all ranks ask for saves {owner - copied:.0f} µs, so you need at least six" in page
+    assert f"A row of 64 numbers that all ranks ask for saves {owner - copied:.0f} µs, so at least six" in page
     assert 5 * (owner - copied) < 2 * 3 * micro < 6 * (owner - copied)
 
 

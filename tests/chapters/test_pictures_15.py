@@ -60,8 +60,8 @@ def test_published_runs_are_drawn_by_their_errors() -> None:
 
 def test_the_rungs_say_what_their_searches_found() -> None:
     given = planner.advice(MODELS["Llama 3 8B"], planner.h100_cluster(8), 128)
-    player = drawings.ladder(given)
-    assert [words for _, words in player.frames] == given.sentences
+    player = drawings.ladder(given, pictures.short)
+    assert [words for _, words in player.frames] == given.sentences(pictures.short)
     assert [row["rung"] for row in player.still.rows] == [rung.name for rung in given.rungs]
 
 

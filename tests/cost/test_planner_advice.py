@@ -25,7 +25,7 @@ def test_where_the_tree_stops(name: str, gpus: int, batch: int, rung: str) -> No
     assert given.first is not None and given.first.name == rung
     before = given.rungs[: given.rungs.index(given.first)]
     assert all(one.needs > 80e9 for one in before)
-    assert len(given.sentences) == len(before) + 2
+    assert len(given.sentences()) == len(before) + 2
     # What replicas need is the closed form: 18 bytes a parameter with 4-byte gradients, and some activations.
     assert given.rungs[0].needs > 18 * MODELS[name].params * 0.999
 
@@ -34,13 +34,13 @@ def test_the_tree_costs_time_where_it_stops_early() -> None:
     given = advice(GPT3, planner.h100_cluster(1024), 1024)
     assert given.first is not None and given.first.best is not None
     assert given.first.best.seconds > 1.3 * given.found.winner.seconds
-    assert "stopping at what fits first costs" in given.sentences[-1]
+    assert "stopping at what fits first costs" in given.sentences()[-1]
     assert given.found.winner.plan.tensor <= 8 and given.found.winner.plan.pipeline > 1
 
 
 def test_when_nothing_fits_the_tree_says_so() -> None:
     given = advice(GPT3, planner.h100_cluster(16), 16)
-    assert given.first is None and given.sentences[-1].startswith("No plan fits for GPT-3 175B on 16 GPUs")
+    assert given.first is None and given.sentences()[-1].startswith("No plan fits for GPT-3 175B on 16 GPUs")
 
 
 def test_the_bandwidth_check_counts_what_leaves_a_domain() -> None:

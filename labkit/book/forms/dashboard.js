@@ -4,6 +4,7 @@ let boards = 0;
 const COLUMNS = [["rank", "rank"], ["state", "state"], ["step", "step"], ["doing", "doing, or waiting for"], ["bytes", "sent"], ["messages", "messages"]];
 
 function render({ model, el }) {
+  saysWhenItIsOver(model, el);
   const name = `lk-board-${Date.now().toString(36)}-${(boards += 1)}`;
   const { node: live, say, stop } = announcer();
   const caption = make("caption");

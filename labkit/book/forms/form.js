@@ -296,6 +296,7 @@ function showItem(item, key, buttons, say, send) {
 }
 
 function render({ model, el }) {
+  saysWhenItIsOver(model, el);
   const name = `lk-form-${Date.now().toString(36)}-${(forms += 1)}`;
   const live = announcer(), say = live.say;
   const send = (id, action, value) => model.send({ id, action, value });

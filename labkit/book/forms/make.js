@@ -49,3 +49,8 @@ function initialize({ model }) {
   model.set("hears", true);
   model.off("change:hears", hear);
 }
+
+// When the kernel is restarted a model loses its comm: what stands in `el` says so then (controls.css).
+function saysWhenItIsOver(model, el) {
+  model.on("comm_live_update", () => el.classList.add("jupyter-widgets-disconnected"));
+}

@@ -6,6 +6,7 @@ const SEEN = [["rank", "rank"], ["replica", "replica"], ["state", "state"], ["st
 const MEMBERS = [["steps", "steps"], ["trained by", "trained by replicas"], ["zeros from", "zeros from replicas"]];
 
 function render({ model, el }) {
+  saysWhenItIsOver(model, el);
   const name = `lk-fleet-${Date.now().toString(36)}-${(fleets += 1)}`;
   const { node: live, say, stop } = announcer();
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -4,6 +4,7 @@ let steppers = 0;
 const PACE = 1800; // milliseconds a step, while it plays
 
 function render({ model, el }) {
+  saysWhenItIsOver(model, el);
   const name = `lk-step-${Date.now().toString(36)}-${(steppers += 1)}`;
   const { node: live, say, stop } = announcer();
   const last = model.get("last");

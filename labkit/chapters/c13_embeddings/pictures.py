@@ -174,7 +174,7 @@ def rare_row(dense: Iterable[float], lazy: Iterable[float]) -> book.Figure:
     return book.lines(
         values | {"lazy Adam": _stairs(values["lazy Adam"])}, y="the weight",
         title="A row that only some steps touch",
-        sentence=f"Steps {', '.join(map(str, touched))} touch the row. The other {steps - len(touched)} move the "
+        sentence=f"Steps {', '.join(map(str, touched))} touch the row. The other {steps - len(touched)} steps move the "
         f"weight down by {by_dense:.3f} with dense Adam, and "
         + (f"by {by_lazy:.3f} with lazy Adam." if by_lazy else "lazy Adam leaves it where it is."),
     )  # fmt: skip
@@ -398,11 +398,4 @@ def archetypes() -> book.Table:
             "sent by a rank or client": format_bytes(nbytes, 3), "on a link of": f"{format_bytes(LINKS[job], 3)}/s",
             "takes": format_seconds(nbytes / LINKS[job], 3), "so": answer[job],
         })  # fmt: skip
-    return book.Table(
-        table, caption="Three jobs (computed). The language model has 70 billion weights. Each of them has 16 bytes of "
-        "training state, and a gradient of 16 bits. The recommender has the table of 10 TB and row-wise Adagrad, and "
-        "we suppose, as in section 1, that the batches of a step touch one row in 100,000. Both jobs "
-        f"run on {RANKS} GPUs. What the language model sends holds for copies of it on all of them. Each phone has "
-        "a MobileNet of 4.2 million weights, and sends 10 Mbit/s. "
-        "What the recommender sends is ids and rows in the pull, and gradients in the push."
-    )  # fmt: skip
+    return book.Table(table, caption="Three jobs (simulated)")

@@ -121,7 +121,7 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
     ahead = [by_ring[n] < by_server[n] for n in counts]
     change = next((n for n in counts if (by_ring[n] < by_server[n]) != ahead[0]), None)
     if change is not None:
-        lines[f"from {change} workers on the other is faster"] = {change: max(by_ring[change], by_server[change])}
+        lines[f"from {change} workers on {many[not ahead[0]]}"] = {change: max(by_ring[change], by_server[change])}
     return book.lines(
         {name: {float(n): 1e3 * t for n, t in line.items()} for name, line in lines.items()}, x="workers",
         y="milliseconds", title="More workers", badge="simulated", log="y",
@@ -160,26 +160,21 @@ def many_workers(run: Any, servers: int, kilobytes: int) -> str:
     )
 
 
-def served(run: Any, rows: int) -> str:
+def served(run: Any, rows: int) -> book.Conclusion:
     """What the server of a run sent, beside its table of `rows` rows of 16 numbers, and how many it has updated."""
     moved, sent = run.results[0], run.trace.bytes_sent()[0]
-    return (
-        f"The server has updated {moved:,} of {rows:,} rows.\n"
-        f"It sent {format_bytes(sent, 3)}"
-        + (
-            f". That is more than the {format_bytes(64 * moved, 3)} of these rows, because a row that several workers "
-            "pull is sent to each of them. "
-            if sent > 64 * moved
-            else " of rows. "
-        )
-        + f"The whole table has {format_bytes(64 * rows, 3)}."
-        + (
-            f" So small a table is touched nearly everywhere, and the {run.trace.world_size - 1} workers together pull "
-            "more than the table."
-            if sent > 64 * rows
-            else ""
-        )
-    )
+    return book.conclude(
+        "The server has updated {moved:,} of {rows:,} rows.",
+        {"sent > own": "It sent {sent_b}. That is more than the {own_b} of these rows, because a row that several "
+         "workers pull is sent to each of them.",
+         "True": "It sent {sent_b} of rows."},
+        "The whole table has {table_b}.",
+        {"sent > table": "So small a table is touched nearly everywhere, and the {workers} workers together pull more "
+         "than the table.",
+         "True": ""},
+        moved=moved, rows=rows, sent=sent, own=64 * moved, table=64 * rows, workers=run.trace.world_size - 1,
+        sent_b=format_bytes(sent, 3), own_b=format_bytes(64 * moved, 3), table_b=format_bytes(64 * rows, 3),
+    )  # fmt: skip
 
 
 def incast(workers: int) -> book.Player:

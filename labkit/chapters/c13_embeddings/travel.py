@@ -87,7 +87,7 @@ def _piled(
         x = LEFT + WIDE + 16
         svg.text(x, y + band / 2 + 6, f"{so_far[r] / total:.0%}", 20, bold=True)
         svg.text(x + 58, y + band / 2, f"{so_far[r]:,} requests", 11.5)
-        svg.text(x + 58, y + band / 2 + 13, f"expected {law[r]:.0%} ({drawn[r]:.0%} of all ids)", 9.5)
+        svg.text(x + 58, y + band / 2 + 13, f"expected {_part(law[r])} ({_part(drawn[r])} of all ids)", 9.5)
     y = top + n * band + 12
     nth = {2: "second", 3: "third"}.get(n, f"{n}th")
     held = {"range": "neighbouring ids", "modulo": f"every {nth} id", "columns": "its columns of all ids",
@@ -299,3 +299,7 @@ def _buckets(
     y = top + n * band + 6
     svg.text(8, y, "colour and hatch: who had the bucket first   number: rows asked for in three steps", 10.5)
     return svg.render(y + 12)
+
+
+def _part(share: float) -> str:
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"

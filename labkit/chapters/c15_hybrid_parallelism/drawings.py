@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, SERIES, YELLOW
-from labkit.book.drawing.svg import Svg, wrap
+from labkit.book.drawing.svg import Svg, text_width, wrap
 from labkit.book.drawing.tables import Row
-from labkit.cost.planner import Advice
+from labkit.cost.planner import Advice, Estimate
 from labkit.cost.topology import cloudmatrix384, dgx_node, nvl72
 from labkit.cost.topology.machines import NodeParts
 from labkit.cost.units import GB, format_bandwidth
@@ -286,17 +286,18 @@ def _grid(words: str, groups: int, each: int, told: str) -> str:
 # The rule of thumb -----------------------------------------------------------------------------------------------
 
 
-def ladder(given: Advice) -> book.Player:
-    """The rule of thumb, rung by rung; each step is a search, and at the end all plans are one."""
+def ladder(given: Advice, named: Callable[[Estimate], str]) -> book.Player:
+    """The rule of thumb, rung by rung; each step is a search, and at the end all plans are one. named: of a plan."""
     memory = given.found.cluster.gpu.memory
     frames, rows = [], []
     stop = given.rungs.index(given.first) if given.first else len(given.rungs)
-    for n, words in enumerate(given.sentences):
-        frames.append((_rungs(words, given, min(n, stop), n == len(given.sentences) - 1), words))
+    told = given.sentences(named)
+    for n, words in enumerate(told):
+        frames.append((_rungs(words, given, min(n, stop), n == len(told) - 1, named), words))
     for rung in given.rungs:
         best = rung.best
         rows.append({"rung": rung.name, "needs at least (GB)": rung.needs / GB, "a GPU has (GB)": memory / GB,
-                     "its fastest plan": str(best.plan) if best else "none fits",
+                     "its fastest plan": named(best) if best else "none fits",
                      "step (s)": best.seconds if best else None,
                      "holds (GB)": best.held.total / GB if best else None})  # fmt: skip
     return book.play(frames, title=LADDER, badge="simulated", rows=rows)
@@ -305,7 +306,7 @@ def ladder(given: Advice) -> book.Player:
 LADDER = "Take the first strategy that fits"
 
 
-def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
+def _rungs(words: str, given: Advice, at: int, end: bool, named: Callable[[Estimate], str]) -> str:
     svg = Svg(WIDTH, LADDER, words)
     top = max(heading(svg, "simulated", words), 108.0) + 4
     memory = given.found.cluster.gpu.memory
@@ -328,8 +329,7 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
             )
             svg.text(326, y + 13, needs, 11)
             if rung.best is not None:
-                for k, line in enumerate(wrap(str(rung.best.plan), 425, 10)[:1]):
-                    svg.text(326, y + 27 + 12 * k, line, 10)
+                svg.text(326, y + 27, named(rung.best), 10)
         if n + 1 < len(given.rungs):
             svg.line(165, y + 30, 165, y + 40)
     bottom = top + 40 * len(given.rungs) + 4
@@ -337,8 +337,7 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
         winner = given.found.winner
         svg.rect(20, bottom, 290, 30, PURPLE, "", ON_COLOUR, stroke_width=2.5, radius=5)
         svg.text(165, bottom + 19, "all plans together", 11, "middle", True, on_colour=True)
-        for k, line in enumerate(wrap(f"{winner.plan}: {winner.seconds:.2f} s", 410, 10)[:2]):
-            svg.text(326, bottom + 13 + 13 * k, line, 10)
+        svg.text(326, bottom + 19, f"{named(winner)}: {winner.seconds:.2f} s", 11)
     return svg.render(bottom + 40)
 
 
@@ -360,18 +359,19 @@ PARTS = {
 
 def stacked(
     bars: Mapping[str, Mapping[str, float]], *, unit: str, title: str, badge: str, sentence: str,
-    limit: float | None = None, marked: Sequence[str] = (), left: float = 268.0,
+    limit: float | None = None, marked: Sequence[str] = (),
 ) -> book.Figure:  # fmt: skip
     """Horizontal bars, each of its parts; a part that is nothing anywhere has no place in the legend.
 
-    limit: a line across, such as the memory of a GPU. marked: bars whose name stands bold. left: pixels for names. A
-    bar that is several times as long as all others is drawn shorter, with all of its parts, and says so.
+    limit: a line across, such as the memory of a GPU. marked: bars whose name stands bold. A bar that is several times
+    as long as all others is drawn shorter, with all of its parts, and says so.
     """
     parts = [
         p for p in dict.fromkeys(p for bar in bars.values() for p in bar) if any(b.get(p, 0) for b in bars.values())
     ]
     parts.sort(key=lambda part: part == "hidden")  # after what it is hidden of
     most = _shown([sum(bar.values()) for bar in bars.values()], limit)
+    left = min(420.0, max(230.0, 16 + 1.06 * max(text_width(name, 10.5) for name in bars)))
     svg = Svg(WIDTH, title, sentence)
     y = heading(svg, badge, sentence)
     x = 8.0

@@ -134,6 +134,14 @@ def _without_hiding(found: Search, one: planner.Estimate, reveal: bool) -> str:
     )
 
 
+def _with_zero1_said(found: Search) -> str:
+    """The best plan with ZeRO-1 at most, if the winner is another one."""
+    others = _with_zero1(found.model, found.cluster, found.batch)
+    if not others.best or others.winner.plan == found.winner.plan:
+        return ""
+    return f" With ZeRO-1 it would take {others.winner.plan}, with {format_seconds(others.winner.seconds, 3)}."
+
+
 def _faster(found: Search, one: planner.Estimate) -> str:
     plan = one.plan
     if not found.best:
@@ -141,7 +149,7 @@ def _faster(found: Search, one: planner.Estimate) -> str:
     if not one.fits:
         its = format_seconds(found.winner.seconds, 3)
         best = f"the planner would take {found.winner.plan}, with a step of {its}"
-        return f"Yours does not fit. Of those that do, {best}."
+        return f"Yours does not fit. Of those that do, {best}.{_with_zero1_said(found)}"
     if one.seconds <= found.winner.seconds * 1.0001:
         return "Nothing: the planner has found no plan that is faster."
     safe = _without_hiding(found, one, reveal=True)

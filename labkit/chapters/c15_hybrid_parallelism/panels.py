@@ -188,14 +188,16 @@ def in_words(one: Tried) -> str:
         return _in_words(found, one.plan)
     larger = planner.nearest_that_fits(found, 16)
     where = (
-        f" On {larger.cluster.gpus:,} such GPUs {larger.winner.plan} fits." if larger else " Nor does 16 times as many."
-    )
-    over = one.plan.held.total - one.plan.cluster.gpu.memory
-    remedy = planner.why_too_large(found.costs, one.plan.plan)
+        f" On {larger.cluster.gpus:,} such GPUs {pictures.short(larger.winner)} fits."
+        if larger else " Nor does anything on 16 times as many."
+    )  # fmt: skip
+    held, has = one.plan.held, one.plan.cluster.gpu.memory
+    part, size = max(held.parts().items(), key=lambda item: item[1])
+    of = {"optimizer": "the optimizer's state"}.get(part, part)
     return (
         f"Nothing fits for {found.model.name} on {found.cluster.gpus:,} GPUs with a batch of {found.batch:,} "
-        f"sequences. The plan that needs least has {over / GB:.1f} GB more than a GPU has: {one.plan.plan} "
-        f"{remedy}.{where}"
+        f"sequences. The plan that needs least is {pictures.short(one.plan)}: {(held.total - has) / GB:.1f} GB more "
+        f"than a GPU has. Most of what it holds is {of}, {size / GB:.1f} GB.{where}"
     )
 
 
@@ -204,9 +206,9 @@ def _in_words(found: Search, plan: Estimate) -> str:
     equal = sum(other.seconds < (1 + error) * found.winner.seconds for other in found.best)
     alike = f"{equal} of the {len(found.best)} best cuts are" if equal > 1 else "only the first cut is"
     return (
-        f"You try {plan.plan}. A step takes {format_seconds(plan.seconds, 3)}, and the largest part after computing "
-        f"goes to {pictures.largest(plan)}. Here {alike} within {error:.1%} of the best, which is the planner's mean "
-        "error on published runs."
+        f"You try {pictures.short(plan)}. A step takes {plan.seconds:.3g} s, and the largest part after computing "
+        f"goes to {pictures.largest(plan)}. On published runs the planner's mean error is {error:.1%}, and {alike} "
+        "within so much of the best."
     )
 
 
@@ -244,7 +246,11 @@ def why_lost(one: Tried) -> book.Table:
     for n, plan in enumerate(one.found.best[:5], 1):
         rows.append({"": n, "plan": pictures.short(plan), "step (s)": plan.seconds, "MFU (%)": 100 * plan.mfu,
                      "GB": plan.held.total / GB, "beside the first": _beside(one.found, plan)})  # fmt: skip
-    return book.Table(rows, caption="Why the others come after it (simulated)")
+    return book.Table(
+        rows,
+        caption="Why the others come after it (simulated). The last column: how much longer a step is than "
+        "the first, and in which part it loses and gains most",
+    )
 
 
 def _beside(found: Search, plan: Estimate) -> str:
@@ -277,7 +283,7 @@ def tried(one: Tried) -> str:
         f"{config.microbatches} microbatch{'es' * (config.microbatches > 1)} takes "
         f"{format_seconds(found.seconds, 3)} a step on eight ranks "
         f"(emulated). For this small machine the planner says {format_seconds(said.seconds, 3)}, "
-        f"{off:+.1%}, and after computing the largest part is {part}."
+        f"{off:+.1%}, and the largest part after computing goes to {pictures.WORDS.get(part, part)}."
         + (" This is further off than any of the plans in section 4." if abs(off) > 0.1 else "")
         + _the_same(one, config)
     )
@@ -290,7 +296,9 @@ def _the_same(one: Tried, shape: Any) -> str:
         if plan is not one.plan and small.shape_of(plan.plan) == shape
     ]  # fmt: skip
     plans = f"plan{'s' * (len(alike) > 1)} {listing(alike)}"
-    return f" Made this small, {plans} would be the same run, so it cannot tell them apart." if alike else ""
+    return (
+        f" Made this small, {plans} would be just this run, so it cannot say which of them is faster." if alike else ""
+    )
 
 
 def pictures_of_run(one: WithMore) -> book.Figure | str:

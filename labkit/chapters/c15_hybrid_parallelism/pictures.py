@@ -158,11 +158,11 @@ def signals(run: Any, mistake: str = "none", data: str = "plain") -> str:
         return (
             f"Equal to one device: no signal is further off than {max(off.values()):.1e}, which is rounding in 64 bits."
         )
-    quiet = [name for name in off if name not in wrong]
+    quiet = [name for name in off if name not in wrong and not (data == "fsdp" and "copies" in name)]
     said = f"It does not match one device. {_listed(wrong)} {'differs' if _one(wrong) else 'differ'}."
     said += f" {_listed(quiet)} {'does' if _one(quiet) else 'do'} not show it." if quiet else ""
-    if data == "fsdp" and "copies of a weight" in quiet:
-        said += " (With ZeRO-3 copies are not compared here.)"
+    if data == "fsdp":
+        said += " With ZeRO-3 copies of a weight are not compared here."
     return said
 
 
@@ -396,7 +396,7 @@ def links(*plans: Estimate) -> book.Figure:
     title = f"How long a GPU waits: {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
     said = f"What one GPU does in a step of {first.plan.batch:,} sequences, with links at the speed that NCCL reaches. "
     said += f"It waits {' and '.join(waits)}."
-    return stacked(bars, unit="s", title=title, badge="simulated", sentence=said, left=330.0)
+    return stacked(bars, unit="s", title=title, badge="simulated", sentence=said)
 
 
 def nested(plan: Estimate) -> book.Figure:
@@ -418,7 +418,8 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
             ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}, between sharded and not"),
             ("tensor", "on average all-reduces in layers take less than a quarter of computing"),
-            ("pipeline", "no rank waits more than a quarter of the step for partners"),
+            ("pipeline", "no rank waits more than a quarter of the step for a partner that is not ready (messages on "
+             "their way are not counted)"),
             ("machine", "no rank computes more than 10% longer than the mean"),
         )
     ]  # fmt: skip

@@ -142,9 +142,9 @@ def placed(by_axis: Mapping[str, Any]) -> book.Conclusion:
          "takes {ratio:.2f} times as long, because all tensor traffic then crosses the slow links. So put tp "
          "last in the order of the axes.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
-        {"waits_inside < waits_pipeline": "If the pipeline ranks are neighbours, a rank waits even longer for its "
-         "pipeline ({slow_pipe} instead of {fast_pipe}), although these messages are fast now. The slow all-reduces "
-         "make each stage take longer for a microbatch, and the other stages wait for it.",
+        {"waits_inside < waits_pipeline": "With the pipeline ranks as neighbours their messages are fast, and yet a "
+         "rank waits longer for its pipeline: {slow_pipe} instead of {fast_pipe}. Each stage now takes longer for "
+         "a microbatch, because its all-reduces are slow, and the next stage has to wait for it.",
          "True": ""},
         "\n\nGPUs that fast links connect form a **scale-up domain**: the 8 of a node with NVSwitch, for example, or "
         "the 72 of an NVL72 rack. Everything beyond it is **scale-out** and goes over the slower network.",
@@ -213,13 +213,14 @@ def by_hand(
          "signal is further off than {worst:.0e}, which is rounding.",
          "True": "The mesh gives other results than one device: the {which} {verb} off by {worst:.2g}. If you have "
          "not changed this cell, look at `grad_norm`. If you have, which signal shows it, and which one does not?"},
-        {"copies > near and loss < near": "The norm still divides this matrix by 2, as if both stages held the same "
-         "gradient. The next table counts both parts in full, so there this mistake shows another number.",
+        {"ends > near": "The first and the last stage have different gradients for their copies of the tied matrix, "
+         "because nobody added them up. (`model.pieces` still says that two ranks hold the same one. The next table "
+         "counts both in full, so there this mistake gives another norm.)",
          "pp == 1": "(Your mesh has a single stage, so no all-reduce over the first and the last one was needed.)",
          "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
         pp=sizes["pp"], tp=sizes["tp"], whose=book.whose(norm), worst=max(off.values()),
-        copies=off["copies of a weight"], loss=off["loss of step 1"],
+        ends=signals.ends,
         which=max(off, key=lambda name: off[name]), near=same.NEAR,
         verb="are" if max(off, key=lambda name: off[name]).startswith(("weights", "copies")) else "is",
     )  # fmt: skip
@@ -408,8 +409,8 @@ def predicted(
         "{slow}, takes {spread:.2g} times as long as the fastest. The planner predicts half of the plans within "
         "{median:.1%}.\n\n"
         "Its largest error is {most:+.1%}, for {worst}.",
-        {"luck": "Your lines are nearer here only by luck: they count a bubble that is too long and leave out messages "
-         "and logits, and the two errors nearly cancel.", "True": ""},
+        {"luck": "Your lines are nearer here only by luck: they count a bubble that is too long, but leave out "
+         "messages and logits, and this nearly cancels.", "True": ""},
         {"most < -0.05": "The planner is too optimistic for {worst}: it counts a message between two stages as hidden "
          "as soon as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until "
          "the message is there.",

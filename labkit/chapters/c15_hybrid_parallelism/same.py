@@ -34,12 +34,16 @@ Step = Callable[..., tuple[Any, float]]
 
 @dataclass(frozen=True)
 class Signals:
-    """Of a run: the loss and the norm of each step; how far weights are from one device, and copies from each other."""
+    """Of a run: the loss and the norm of each step; how far weights are from one device, and copies from each other.
+
+    ends: how far the last gradients of the tied matrix are from each other on the first stage and the last.
+    """
 
     losses: tuple[float, ...]
     norms: tuple[float, ...]
     weights: float
     copies: float
+    ends: float = 0.0
 
     def off(self, seed: int) -> dict[str, float]:
         """By signal, how far the run is from one device."""
@@ -168,8 +172,8 @@ def train_by_hand(group: Group, config: HybridConfig, seed: int, step: Step) -> 
     """Three steps of `ByHand`. step: (model, inputs, targets) -> loss and norm."""
     model = ByHand(group, config, seed)
     losses, norms = zip(*(step(model, *lesson) for lesson in lessons(seed)), strict=True)
-    apart = copies_apart(model.hybrid)
-    return Signals(tuple(map(float, losses)), tuple(map(float, norms)), furthest(model.hybrid, seed), apart)
+    apart, ends = copies_apart(model.hybrid), ends_apart(model)
+    return Signals(tuple(map(float, losses)), tuple(map(float, norms)), furthest(model.hybrid, seed), apart, ends)
 
 
 # What is compared ------------------------------------------------------------------------------------------------
@@ -208,6 +212,14 @@ def copies_apart(hybrid: Hybrid) -> float:
             apart.append(_spread(_matrix(hybrid), hybrid.pp))
     worst = torch.tensor([max(apart)], dtype=torch.float64)
     return float(all_reduce(worst, hybrid.group, "max"))
+
+
+def ends_apart(model: ByHand) -> float:
+    """The largest difference between the gradients that two stages have of the tied matrix; 0 if one stage has it."""
+    apart = torch.zeros(1, dtype=torch.float64)
+    if model.ends is not None and model.vocabulary is not None and model.vocabulary.grad is not None:
+        apart += _spread(model.vocabulary.grad, model.ends)
+    return float(all_reduce(apart, model.group, "max"))
 
 
 def _matrix(hybrid: Hybrid) -> Tensor:

@@ -31,7 +31,7 @@ def own_planner(
             found,
             marked,
             "All cuts of three degrees",
-            f"Of {len(found)} cuts {fitting} fit, with ZeRO-1 and `sel`. What is left of the GPUs is d.",
+            f"Of {len(found)} cuts {fitting} fit, with ZeRO-1 and attention recomputed. d is what is left of the GPUs.",
         )
     )
     return book.conclude(
@@ -96,7 +96,7 @@ def _of_parts(part: str, *several: Estimate) -> list[float]:
 
 def rule_of_thumb(given: Advice, smaller: Advice) -> book.Conclusion:
     """The rungs of a job, and what stopping on the first that fits costs there and for a smaller job."""
-    display(pictures.ladder(given))
+    display(pictures.ladder(given, pictures.short))
     return book.conclude(
         "The rule finds something that works, so it is a good way to begin. But a plan that fits need not be fast. If "
         "you stop at the first rung that fits, a step of {job} ({first}) takes {large:.0%} longer than with the best "

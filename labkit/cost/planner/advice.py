@@ -6,6 +6,7 @@ layers inside a node; else cut it in stages across nodes; and at the frontier do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from labkit.cost.planner.cluster import Cluster
@@ -49,21 +50,21 @@ class Advice:
         """The first rung on which something fits: where the tree stops."""
         return next((rung for rung in self.rungs if rung.best), None)
 
-    @property
-    def sentences(self) -> list[str]:
-        """The way down the tree, and whether the planner agrees with where it stops."""
+    def sentences(self, named: Callable[[Estimate], str] = lambda one: str(one.plan)) -> list[str]:
+        """The way down the tree, and whether the planner agrees with where it stops. named: a plan in words."""
         memory, said = self.found.cluster.gpu.memory, []
         for rung in self.rungs:
             if rung.best:
                 break
             said.append(
-                f"{_capital(rung.name)} needs {rung.needs / GB:.1f} GB at least, and a GPU has {memory / GB:.0f}."
+                f"{_capital(rung.name)} needs {rung.needs / GB:,.{0 if rung.needs > 1e11 else 1}f} GB at least, and a "
+                f"GPU has {memory / GB:.0f}."
             )
         first = self.first
         if first is None or first.best is None:
             return [*said, f"{_capital(self.found.nothing_fits())}."]
         said.append(
-            f"{_capital(first.name)} is the first that fits, with {first.best.plan} and "
+            f"{_capital(first.name)} is the first that fits, with {named(first.best)} and "
             f"{format_seconds(first.best.seconds)} a step."
         )
         winner = self.found.winner
@@ -72,8 +73,8 @@ class Advice:
             said.append("Over all plans the planner finds nothing that is faster by 1%: the rule is right.")
         else:
             said.append(
-                f"Over all plans {winner.plan} takes {format_seconds(winner.seconds)}: stopping at what fits first "
-                f"costs {gain:.1%}."
+                f"Over all plans {named(winner)} takes {format_seconds(winner.seconds)}: stopping at what fits first "
+                f"costs {gain:.0%}."
             )
         return said
 
