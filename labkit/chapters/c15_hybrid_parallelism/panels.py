@@ -276,16 +276,15 @@ def tried(one: Tried) -> str:
     found = small.measured(one.run, links)
     said = small.predicted(found)
     config = one.run.results[0].config
-    part = max((p for p in said.parts if p != "computing"), key=lambda p: said.parts[p])
     off = said.seconds / found.seconds - 1
     return (
-        f"The plan made small: {small.made_small(one.plan.plan, config)} So {pictures.cut_name(config)} with "
-        f"{config.microbatches} microbatch{'es' * (config.microbatches > 1)} takes "
-        f"{format_seconds(found.seconds, 3)} a step on eight ranks "
-        f"(emulated). For this small machine the planner says {format_seconds(said.seconds, 3)}, "
-        f"{off:+.1%}, and the largest part after computing goes to {pictures.WORDS.get(part, part)}."
+        f"**On real ranks.** Made small, this plan is {pictures.cut_name(config)} with {config.microbatches} "
+        f"microbatch{'es' * (config.microbatches > 1)}, for a GPT of {small.GPT.layers} layers. On eight ranks a step "
+        f"takes {format_seconds(found.seconds, 3)} (emulated). The planner says {format_seconds(said.seconds, 3)} for "
+        f"it, {off:+.1%}, and that the largest part after computing goes to {pictures.largest(said)}."
         + (" This is further off than any of the plans in section 4." if abs(off) > 0.1 else "")
         + _the_same(one, config)
+        + small.made_small(one.plan.plan, config)
     )
 
 

@@ -173,13 +173,8 @@ def made_small(plan: Plan, config: HybridConfig) -> str:
         dropped.append({"hsdp": "the copies of HSDP"}.get(plan.sharding, f"the sharding of {plan.sharding}"))
     if plan.recompute != "all":
         dropped.append("recomputation")
-    said = "The degrees are kept." if not dropped else "No degree is halved."
-    if changed:
-        said = (
-            "Its degrees are rounded down to powers of two and halved, the largest first: " + ", ".join(changed) + "."
-        )
-    said += f" Left out: {', '.join(dropped)}." if dropped else ""
-    return f"{said} The model is a GPT of {GPT.layers} layers, on the emulated links of this chapter."
+    said = f" Halved: {', '.join(changed)}." if changed else ""
+    return f"{said} Left out: {', '.join(dropped)}." if dropped else said
 
 
 # A step ----------------------------------------------------------------------------------------------------------
