@@ -182,6 +182,16 @@ def curve(run: Any) -> list[tuple[float, float]]:
     return found
 
 
+@torch.no_grad()
+def apart(run: Any) -> dict[float, float]:
+    """step -> the consensus distance of the ranks' weights, every fourth step of `train`."""
+    found = {}
+    for k, moment in enumerate(zip(*run.results, strict=True), 1):
+        weights = torch.stack([weights for _, weights in moment])
+        found[4.0 * k] = float((weights - weights.mean(0)).square().sum(1).mean().sqrt())
+    return found
+
+
 def sent(run: Any, steps: int) -> float:
     """Bytes that a rank sent in a step, on average over ranks, without what is sent before the first one."""
     return sum(m.nbytes for m in run.trace.sends if m.step == 1) / run.trace.world_size / steps

@@ -3,7 +3,7 @@ which a sentence stands that depends on the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from IPython.display import display
@@ -28,7 +28,7 @@ def loose(race: Run) -> Workbench:
     return book.workbench(race, controls, views, title="Who waits for whom?", ranks=5, clock="virtual")
 
 
-def bound(held_up: Run) -> Workbench:
+def bound(held_up: Run, world_size: int) -> Workbench:
     """How far ahead the reader's rule lets a worker be, in which cluster."""
     controls = {
         "s": choice("bound s", ["0", "1", "3", "no bound"], "1"),
@@ -36,17 +36,19 @@ def bound(held_up: Run) -> Workbench:
         "times": choice("times as slow", [2, 4, 8], 4),
     }  # fmt: skip
     views: list[View] = [pictures.held_up_said, drawings.held_up, pictures.held_up_curve]
-    return book.workbench(held_up, controls, views, title="How far ahead may one be?", ranks=5, clock="virtual")
+    return book.workbench(
+        held_up, controls, views, title="How far ahead may one be?", ranks=world_size + 1, clock="virtual"
+    )
 
 
-def rounds(training: Run) -> Workbench:
+def rounds(training: Run, world_size: int) -> Workbench:
     """How many steps between two averages, over which link, and what the average is given to."""
     controls = {
         "every": choice("local steps H", [1, 4, 16, 64], 16), "outer": ["average", "outer step"],
-        "rate": choice("rate of AdamW", [0.001, 0.003, 0.01], 0.003), "link": list(LINKS),
+        "rate": choice("rate of AdamW", [0.001, 0.003, 0.01], 0.001), "link": list(LINKS),
     }  # fmt: skip
     views: list[View] = [pictures.rounds_said, pictures.rounds_curve]
-    return book.workbench(training, controls, views, title="Communicate less often", ranks=4, clock="virtual")
+    return book.workbench(training, controls, views, title="Communicate less often", ranks=world_size, clock="virtual")
 
 
 def far_rounds(runs: Any) -> Conclusion:
@@ -62,17 +64,28 @@ def neighbours(gossip: Run) -> Workbench:
     return book.workbench(gossip, controls, views, title="How fast do they agree?", ranks=6, transport="local")
 
 
-def less(training: Run) -> Workbench:
+def drift(gossiping: Mapping[float, Any], whole: Any) -> Conclusion:
+    """Training with gossip at two rates: how far the ranks are apart, and its loss beside that of all-reduces."""
+    display(pictures.drift({rate: methods.apart(run) for rate, run in gossiping.items()}))
+    rate = max(gossiping)
+    named = {f"gossip (rate {rate:g})": gossiping[rate], f"all-reduces (rate {rate:g})": whole}
+    curves = {name: [(1e3 * at, loss) for at, loss in methods.curve(run)] for name, run in named.items()}
+    display(pictures.losses(curves, "milliseconds", "Loss by time, far link", what="digits"))
+    return said.drift(gossiping, whole)
+
+
+def less(training: Run, world_size: int) -> Workbench:
     """What is sent of a gradient, and whether the rest is kept."""
     controls = {
         "send": choice("send", methods.SENDS, "1 in 100"),
         "rest": choice("the rest is", ["kept", "lost"], "kept"),
     }
     views: list[View] = [pictures.less_said, pictures.less_curve]
-    return book.workbench(training, controls, views, title="Send less", ranks=4, clock="virtual", network=NARROW)
+    return book.workbench(training, controls, views, title="Send less", ranks=world_size, clock="virtual",
+                          network=NARROW)  # fmt: skip
 
 
-def tuned(training: Run) -> Workbench:
+def tuned(training: Run, world_size: int) -> Workbench:
     """Which method, at which rate, over which link; beside whole gradients at their rate."""
     controls = {
         "method": choice("method", [*methods.METHODS], "signs without feedback"),
@@ -80,7 +93,7 @@ def tuned(training: Run) -> Workbench:
         "link": choice("link", {"narrow: 1 MB/s": "narrow", "far: 20 ms": "far", "free": "free"}, "narrow"),
     }  # fmt: skip
     views: list[View] = [pictures.tuned_said, pictures.tuned_curve]
-    return book.workbench(training, controls, views, title="Your own method", ranks=4, clock="virtual")
+    return book.workbench(training, controls, views, title="Your own method", ranks=world_size, clock="virtual")
 
 
 def link(name: str) -> Network:

@@ -211,6 +211,14 @@ def rounds_curve(result: Any) -> book.Figure:
     return losses({result["name"]: result["curve"]}, "milliseconds", "Loss by time")
 
 
+def drift(distances: Mapping[float, Mapping[float, float]]) -> book.Figure:
+    """How far the ranks' weights are apart in a training with gossip. distances: of a rate, by step."""
+    told = ", ".join(f"{some[max(some)]:.2g} with {rate:g}" for rate, some in distances.items())
+    return book.lines({f"rate {rate:g}": dict(some) for rate, some in distances.items()}, x="step",
+                      y="consensus distance", title="How far the ranks are apart", badge="measured",
+                      sentence=f"After the last step the consensus distance is {told}.")  # fmt: skip
+
+
 def rounds(runs: Mapping[str, Any]) -> book.Figure:
     """When rank 0 computes and when it averages, in several runs of local SGD, until the first of them is through."""
     seen = {name: run.results[0] for name, run in runs.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from labkit import book
 from labkit.book.drawing.units import listing
 from labkit.book.reading.conclusions import Conclusion
-from labkit.chapters.c08_loose_synchrony import drawings
+from labkit.chapters.c08_loose_synchrony import drawings, methods
 from labkit.chapters.c08_loose_synchrony.methods import Contest, Race, by_ranks
 from labkit.chapters.c08_loose_synchrony.task import LATE, Served
 
@@ -87,9 +87,9 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
         "find it.\n\n"
         "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness. You may "
         "begin a gradient only if no worker is more than $s$ steps behind you, so at worst another worker is $s$ "
-        "steps behind. While you compute, it may catch up and get $s$ steps ahead of you, which takes $2s$ updates. "
-        "At a lead of exactly $s$ the rule lets it begin one more gradient. So meanwhile each of the other $N - 1$ "
-        "workers brings at most $2s + 1$ updates, and $\\tau \\le (N-1)(2s+1)$, which is {most} here.",
+        "steps behind. While you compute, this worker may catch up with you ($s$ updates) and get $s$ steps ahead of "
+        "you ($s$ more). With a lead of exactly $s$ it may still begin one more gradient. So meanwhile each of the "
+        "other $N - 1$ workers brings at most $2s + 1$ updates, and $\\tau \\le (N-1)(2s+1)$, which is {most} here.",
         {"oldest <= most": "The largest staleness in the SSP runs was {oldest}."},
         some=some, same=same, free=free, often=often, whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
@@ -97,10 +97,33 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
     )  # fmt: skip
 
 
+def drift(gossiping: Mapping[float, Any], whole: Any) -> Conclusion:
+    """What gossip costs and saves in training. gossiping: a run by its rate. whole: of all-reduces, at the largest."""
+    (low, few), (high, many) = ((rate, methods.apart(run)) for rate, run in sorted(gossiping.items()))
+    ours, theirs = methods.curve(gossiping[high])[-1], methods.curve(whole)[-1]
+    ends = [some[max(some)] for some in (few, many)]
+    return book.conclude(
+        {"ends[1] > ends[0]": "The distance grows at first, and then it stays about as large: gossip pulls the ranks "
+         "together as fast as their gradients pull them apart. With a rate of {high:g} it ends {times:.1f} times as "
+         "large as with {low:g}.",
+         "True": "With a rate of {high:g} the distance does not end larger than with {low:g}."},
+        {"quicker > 1.1": "Over the far link the steps with gossip are {quicker:.1f} times as fast as those with "
+         "all-reduces, because a rank waits for a single message time and not for a chain of them.",
+         "True": "Over the far link the steps are about as fast as those with all-reduces: between so few ranks an "
+         "all-reduce is no longer chain than gossip."},
+        {"ours > theirs": "In the end the mean of the ranks has a loss of {ours:.2f}, and with all-reduces it is "
+         "{theirs:.2f}: each gradient was taken at other weights than the mean.",
+         "True": "In the end the mean of the ranks has a loss of {ours:.2f}, and with all-reduces it is {theirs:.2f}."},
+        "(One run.)",
+        ends=ends, times=ends[1] / ends[0], low=low, high=high, quicker=theirs[0] / ours[0], ours=ours[1],
+        theirs=theirs[1],
+    )  # fmt: skip
+
+
 def two_walks(signs: Points, helped: Points) -> Conclusion:
     """Where signs lead alone, and with error feedback."""
     return book.conclude(
-        {"plain > 0.99 * first and ends < 0.1 * first": "With error feedback the same bits on the wire lead to the "
+        {"plain > 0.99 * first and ends < 0.1 * first": "With error feedback messages of the same size lead to the "
          "minimum, while signs alone never get below the loss that they began with."},
         "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}.\n\n"
         "<details><summary>Why do signs alone work on many networks?</summary>\n\n"
