@@ -198,7 +198,11 @@ def hot_rows(run: Any) -> book.Figure:
         placed = "the table on one rank" if by == "one rank" else f"{by} placement"
         told.append(
             f"With {placed} a step takes {format_seconds(line[0], 3)} without replicated rows, "
-            + (f"and {1 - line[hot] / line[0]:.0%} less with {hot:,} of them." if hot else "and these save nothing.")
+            + (
+                f"and is {1 - line[hot] / line[0]:.0%} shorter with {hot:,} of them."
+                if hot
+                else "and they save no time."
+            )
         )
     parts = {by: {hot: _in_all_reduce(run, f"{by} {hot}") for hot in COPIED} for by in took}
     title, said = "A step, by the number of replicated rows", " ".join(told)
