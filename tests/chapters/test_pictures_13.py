@@ -38,10 +38,12 @@ def test_hot_rows_are_praised_only_where_they_save_time():
             }
         )
     ).sentence
-    assert "With range placement a step takes 20 ms without replicated rows, and is 50% shorter with 256 of them." in said
+    assert (
+        "With range placement a step takes 20 ms without replicated rows, and is 50% shorter with 256 of them." in said
+    )
     assert "With modulo placement a step takes 10 ms without replicated rows, and they save no time." in said
     assert said.endswith(
-        "With the table on one rank a step takes 40 ms without replicated rows, and 25% less with 2,048 of them."
+        "With the table on one rank a step takes 40 ms without replicated rows, and is 25% shorter with 2,048 of them."
     )
 
 

@@ -91,7 +91,7 @@ def _how_far(found: Search, one: planner.Estimate) -> str:
     part = max(mine, key=lambda part: mine[part] - its[part])
     yours, best = (format_seconds(each[part], 3) for each in (mine, its))
     return (
-        f"The planner has a plan that takes {found.winner.seconds / one.seconds:.0%} of your step. Yours loses most in "
+        f"Your step takes {_longer(one, found.winner)} that of the planner's plan. Yours loses most in "
         f"{_named(one, pictures.WORDS.get(part, part))}: {yours}, where the planner's takes {best}."
         f"{_without_hiding(found, one, reveal=False)}"
     )
@@ -129,9 +129,14 @@ def _without_hiding(found: Search, one: planner.Estimate, reveal: bool) -> str:
     best = others.winner
     named = f", {best.plan}," if reveal else ""
     return (
-        f"{said}The best plan with ZeRO-1{named} does not need it, and takes {best.seconds / one.seconds:.0%} of your "
-        "step."
+        f"{said}The best plan with ZeRO-1{named} does not need it, and your step takes {_longer(one, best)} its step."
     )
+
+
+def _longer(one: planner.Estimate, other: planner.Estimate) -> str:
+    """ "12% longer than": how a step compares with another."""
+    part = one.seconds / other.seconds - 1
+    return f"{abs(part):.0%} {'longer' if part >= 0 else 'less'} than"
 
 
 def _with_zero1_said(found: Search) -> str:
@@ -224,6 +229,7 @@ def answer(
     if isinstance(plan, Plan):
         chosen = plan
     else:
+        plan = {**plan, "recompute": {"none": "all"}.get(plan.get("recompute", "all"), plan.get("recompute", "all"))}
         why = _what_is_missing(plan)
         try:
             chosen = Plan(**({} if why else plan))

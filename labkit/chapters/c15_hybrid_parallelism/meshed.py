@@ -73,7 +73,8 @@ def _what_is_wrong(got: Any, rank: int, layout: Layout) -> str:
                 "are neighbours."
             )
         if len(mine) != sizes[axis]:
-            return f"its group of {axis} has {len(mine)} ranks, {mine}, and that axis has a size of {sizes[axis]}."
+            some = f"{len(mine)} rank{'s' * (len(mine) != 1)}"
+            return f"its group of {axis} has {some}, {mine}, and that axis has a size of {sizes[axis]}."
         if rank not in mine:
             return (
                 f"its own number is not in its group of {axis}, {mine}. From rank {rank}, go back in steps of the "

@@ -208,7 +208,7 @@ def _in_words(found: Search, plan: Estimate) -> str:
     return (
         f"You try {pictures.short(plan)}. A step takes {plan.seconds:.3g} s, and the largest part after computing "
         f"goes to {pictures.largest(plan)}. On published runs the planner's mean error is {error:.1%}, and {alike} "
-        "within so much of the best."
+        "within that distance of the best."
     )
 
 
@@ -296,7 +296,9 @@ def _the_same(one: Tried, shape: Any) -> str:
     ]  # fmt: skip
     plans = f"plan{'s' * (len(alike) > 1)} {listing(alike)}"
     return (
-        f" Made this small, {plans} would be just this run, so it cannot say which of them is faster." if alike else ""
+        f" Made this small, {plans} would become the same small run, so it does not tell which is faster."
+        if alike
+        else ""
     )
 
 

@@ -108,7 +108,7 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
         "has become $2\\cdot\\frac{{{ring[2]}}}{{{ring[3]}}}$. All GPUs together send twice as much, because there are "
         "twice as many.\n\n"
         "Do gradients need the fast links, then? Tensor parallelism sends far more, {tensor} in a step of {model}, but "
-        "in many small exchanges, and a GPU cannot compute while it waits for one of them. Gradients are the largest "
+        "in many small exchanges, and this planner assumes that a GPU waits for each. Gradients are the largest "
         "*single* exchange, {data} for the busiest GPU, but they travel once a step, and a part of them during the "
         "last microbatch's backward pass. So gradients may leave the node.\n\n"
         "<details><summary>Where do the {data} come from, and what do all GPUs send together?</summary>\n\n"
@@ -214,8 +214,8 @@ def by_hand(
          "True": "The mesh gives other results than one device: the {which} {verb} off by {worst:.2g}. If you have "
          "not changed this cell, look at `grad_norm`. If you have, which signal shows it, and which one does not?"},
         {"ends > near": "The first and the last stage have different gradients for their copies of the tied matrix, "
-         "because nobody added them up. (`model.pieces` still says that two ranks hold the same one. The next table "
-         "counts both in full, so there this mistake gives another norm.)",
+         "because nobody added them up. Your norm counts each of them half, as if they were equal. (The next table "
+         "counts them in full, so there the norm is off by another number.)",
          "pp == 1": "(Your mesh has a single stage, so no all-reduce over the first and the last one was needed.)",
          "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
@@ -247,8 +247,8 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
         "the norm those in the backward pass or the all-reduces. The copies show whether equal weights drift "
         "apart.\n\n",
         {"twice[0] < 1e-9 < twice[1] and twice[2] < 1e-9 < twice[3] < 0.1": "- *Norm counted twice.* The loss is right "
-         "and the copies agree, but the norm is too large. So the gradients are made too small. AdamW divides by "
-         "their size, so the weights get only a little wrong.\n",
+         "and the copies agree, but the norm is too large. So the gradients are clipped to too short a length. AdamW "
+         "divides by their size, so the weights get only a little wrong.\n",
          "True": "- *Norm counted twice.* With this seed it shows in other signals.\n"},
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
          "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
@@ -257,7 +257,8 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
         {"average[1] > 1e-9 and average[3] < 1e-6": "- *Averaged twice.* The norm is half of what it should be, but "
          "the weights hardly differ. Both gradients are above the limit for clipping, and clipped to "
-         "the same length they give the same step.\n",
+         "the same length they give the same step. (What is left comes from the 1e-6 that clipping adds to the norm "
+         "before it divides.)\n",
          "True": "- *Averaged twice.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
         "\nCheck a checkpoint in the same way: loaded into another cut, it must give the same next loss (chapter 18).",
         twice=off["norm counted twice"], tied=off["tied matrix apart"], data=off["data by rank"],
@@ -409,8 +410,8 @@ def predicted(
         "{slow}, takes {spread:.2g} times as long as the fastest. The planner predicts half of the plans within "
         "{median:.1%}.\n\n"
         "Its largest error is {most:+.1%}, for {worst}.",
-        {"luck": "Your lines are nearer here only by luck: they count a bubble that is too long, but leave out "
-         "messages and logits, and this nearly cancels.", "True": ""},
+        {"luck": "Your lines are nearer here only by luck: they count a bubble that is too long, but they leave "
+         "out messages and logits. The two mistakes nearly cancel.", "True": ""},
         {"most < -0.05": "The planner is too optimistic for {worst}: it counts a message between two stages as hidden "
          "as soon as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until "
          "the message is there.",

@@ -15,14 +15,13 @@ from labkit.cost.planner import Advice, Estimate
 
 
 def own_planner(
-    job: cases.Job, own: tuple[int, int, int] | None, promised: float, cut: tuple[int, int, int],
+    job: cases.Job, own: tuple[int, int, int] | None, seconds: Callable[..., float], cut: tuple[int, int, int],
     best_cut: Callable[..., Any],
 ) -> book.Conclusion:  # fmt: skip
-    """The cut of the reader's own planner and what it promised, beside that of the same search by the planner's
-    seconds."""
+    """The cut of the reader's own planner and what its `seconds` promise, beside that of a search by the planner's."""
     yours, whose = job.of(*cut), book.whose(best_cut)
     made = yours if own is None else job.of(*own)
-    found = job.all_cuts()
+    found, promised = job.all_cuts(), seconds(*own) if own else 0.0
     marked = {} if own is None else {f"{whose} own planner takes {pictures.degrees(*made.plan.cut)}": own[:2]}
     marked[f"with labkit's seconds the search takes {pictures.degrees(*yours.plan.cut)}"] = cut[:2]
     fitting = sum(seconds is not None for seconds in found.values())
@@ -76,7 +75,13 @@ def search(
          "too, more tensor ranks wait longer: the fastest cut with TP8 of {whose_low} search takes {eight_s:.2f} s, "
          "and {eight_sums:.2f} s of this is waiting for all-reduces.\n", "True": ""},
         "\nEven while it computes, a GPU reaches only {peak:.0%} of its peak, so MFU is lower than the share of "
-        "computing.",
+        "computing.\n\n"
+        "<details><summary>Then why do many large runs use TP8?</summary>\n\n"
+        "Llama 3 405B, for example, was trained with TP8. This planner lets a GPU wait for every message inside a "
+        "layer. Megatron can hide a part of these messages behind matrix products (`--tp-comm-overlap`), and then "
+        "tensor parallelism costs less than here. A larger model also needs more parts to fit, a longer sequence has "
+        "larger activations, and a small batch leaves few microbatches for a pipeline. Ask the panel below for Llama 3 "
+        "405B, and see how its plans change.\n\n</details>",
         whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
         gain=1 - best.seconds / yours.seconds, peak=best.mfu * best.seconds / best.parts["computing"],
         context=best.plan.context, without=without_cp.seconds / best.seconds - 1, chunks=best.plan.chunks,
