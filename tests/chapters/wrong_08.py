@@ -158,6 +158,7 @@ WRONG = {
         power(p="torch.linalg.qr(m @ q).Q"): "The ranks have different P",
         power(p="all_reduce(torch.linalg.qr(m @ q).Q, group, 'avg')"): "orthonormal first, and averaged then",
         power(p="all_reduce(m @ q, group, 'avg')"): "are not orthonormal",
+        power(p="torch.nn.functional.normalize(all_reduce(m @ q, group, 'avg'), dim=0)"): "not at right angles",
         power(p="torch.linalg.qr(all_reduce(m @ q.flip(0), group, 'avg')).Q"): "other directions",
         power(q="q"): "Q came back as it was",
         power(q="m.T @ p"): "a Q of its own",

@@ -320,8 +320,8 @@ def nothing_is_lost(student: Reader) -> str:
     sent = sum((one[0] for one in got), torch.zeros(8, dtype=torch.float64))
     assert torch.allclose(sent + got[-1][1], total)
     return (
-        "In six steps a fourth of the numbers was sent each time, and what was sent and what is kept add up exactly to "
-        "all six gradients and what was kept before them."
+        "In each of six steps a fourth of the numbers was sent. Nothing was lost: what was sent and what is still kept "
+        "add up exactly to all gradients."
     )
 
 
@@ -401,6 +401,10 @@ def thin_ones_are_averaged(student: Reader) -> str:
     for wrong in (mean @ q, n * mean @ q):
         student.expect(not torch.allclose(p, wrong), "The columns of your P are not orthonormal: "
                        "`torch.linalg.qr(p).Q` makes them so.")  # fmt: skip
+    gram = p.T @ p
+    one_long = torch.allclose(gram.diagonal(), torch.ones(2, dtype=p.dtype))
+    student.expect(not one_long or torch.allclose(gram, torch.eye(2, dtype=p.dtype)), "The columns of your P have the "
+                   "length 1, but they are not at right angles: `torch.linalg.qr(p).Q` makes them so.")  # fmt: skip
     want = torch.linalg.qr(mean @ q).Q
     student.expect(torch.allclose(p @ p.T, want @ want.T), "Your P has other directions than the averaged M times "
                    "Q.")  # fmt: skip
