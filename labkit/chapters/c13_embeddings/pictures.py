@@ -243,7 +243,13 @@ def _traded(
                 x += part * scale
             if best:
                 svg.rect(left, y - 1, x - left, high - 1, stroke_width=2.6)
-            svg.text(x + 7, y + 12, format_seconds(seconds, 3) + (", enough" if best and hot else ""), 11, bold=best)
+            svg.text(
+                x + 7,
+                y + 12,
+                format_seconds(seconds, 3) + (("" if hot in (0, max(line)) else ", enough") if best else ""),
+                11,
+                bold=best,
+            )
             y += high
     svg.text(left - 8, y + 14, "replicated rows", 10.5, "end")
     return svg.render(y + 20)

@@ -46,7 +46,7 @@ def asked_once(ids_of: Any, world_size: int) -> book.Conclusion:
     asked, unique = tables.asked(ids_of, world_size)
     return book.conclude(
         "A rank sends ids for the rows that it wants, and rows that *others* want. A row is longer than an id, so "
-        "the owner of popular rows sends most in the pull.\n\n"
+        "a rank that owns more of the popular rows than others sends most in the pull.\n\n"
         "If each of $N$ ranks asks for $d$ distinct rows of $w$ numbers, evenly spread, then a rank sends "
         "$d\\,(N-1)/N \\cdot (8 + 4w)$ bytes. The 8 is for an id, and $4w$ is for its row. (The counts add $8\\,(N-1)$ "
         "bytes.)",
