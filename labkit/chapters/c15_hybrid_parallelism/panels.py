@@ -207,8 +207,8 @@ def _in_words(found: Search, plan: Estimate) -> str:
     alike = f"{equal} of the {len(found.best)} best cuts are" if equal > 1 else "only the first cut is"
     return (
         f"You try {pictures.short(plan)}. A step takes {plan.seconds:.3g} s, and the largest part after computing "
-        f"goes to {pictures.largest(plan)}. On published runs the planner's mean error is {error:.1%}, and {alike} "
-        "within that distance of the best."
+        f"goes to {pictures.largest(plan)}. Here {alike} within {error:.1%} of the best, and the planner errs by as "
+        "much."
     )
 
 
@@ -249,7 +249,7 @@ def why_lost(one: Tried) -> book.Table:
     return book.Table(
         rows,
         caption="Why the others come after it (simulated). The last column: how much longer a step is than "
-        "the first, and in which part it loses and gains most",
+        "the first, and in which part it loses and gains most (in ms)",
     )
 
 
@@ -296,7 +296,7 @@ def _the_same(one: Tried, shape: Any) -> str:
     ]  # fmt: skip
     plans = f"plan{'s' * (len(alike) > 1)} {listing(alike)}"
     return (
-        f" Made this small, {plans} would become the same small run, so it does not tell which is faster."
+        f" Made this small, {plans} would be this same run, so the run cannot tell which of them is faster."
         if alike
         else ""
     )

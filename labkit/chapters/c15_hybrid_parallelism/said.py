@@ -257,8 +257,9 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
         {"average[1] > 1e-9 and average[3] < 1e-6": "- *Averaged twice.* The norm is half of what it should be, but "
          "the weights hardly differ. Both gradients are above the limit for clipping, and clipped to "
-         "the same length they give the same step. (What is left comes from the 1e-6 that clipping adds to the norm "
-         "before it divides.)\n",
+         "the same length they give the same step. Without clipping AdamW would hide it, too, because it "
+         "divides by the size of the gradient. (What is left comes from the 1e-6 that clipping adds to the norm before "
+         "it divides.)\n",
          "True": "- *Averaged twice.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
         "\nCheck a checkpoint in the same way: loaded into another cut, it must give the same next loss (chapter 18).",
         twice=off["norm counted twice"], tied=off["tied matrix apart"], data=off["data by rank"],
