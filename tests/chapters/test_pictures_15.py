@@ -224,7 +224,13 @@ def test_a_memo_shows_the_planners_plan_also_to_one_that_does_not_fit_and_refuse
         return memo.answer("Llama 3 70B", 256, plan, 1e9, batch=512, reveal=reveal).text
 
     best = str(planner.search(MODELS["Llama 3 70B"], planner.h100_cluster(256), 512).winner.plan)
-    assert best in told(True) and "Yours does not fit" in told(True) and "If it did fit, " in told(True)
+    assert told(recompute="none") == told(recompute="all") != told()
+    assert (
+        "With ZeRO-1 it would take" in told(True)
+        and best in told(True)
+        and "Yours does not fit" in told(True)
+        and "If it did fit, " in told(True)
+    )
     assert best not in told() and "First it has to fit" in told()
     for choices, why in (
         ({"sharding": "hsdp"}, "needs shard=..."), ({"sharding": "zero9"}, "must be one of"),
@@ -511,6 +517,7 @@ def test_a_step_with_every_sum_written_out_is_one_device_and_each_sum_matters(cu
         for sums, right in (((True, True), True), ((False, True), config.dp == 1), ((True, False), config.pp == 1)):
             run = world.run(same.train_by_hand, config, 0, functools.partial(step, *sums))
             assert (max(run.results[0].off(0).values()) < same.NEAR) == right, sums
+            assert (run.results[0].ends > same.NEAR) == (not sums[1] and config.pp > 1), "only the sum over the ends"
 
 
 @pytest.mark.parametrize(

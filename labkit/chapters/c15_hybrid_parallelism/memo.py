@@ -229,7 +229,8 @@ def answer(
     if isinstance(plan, Plan):
         chosen = plan
     else:
-        plan = {**plan, "recompute": {"none": "all"}.get(plan.get("recompute", "all"), plan.get("recompute", "all"))}
+        if plan.get("recompute") == "none":  # as the page says it: all activations are kept
+            plan = {**plan, "recompute": "all"}
         why = _what_is_missing(plan)
         try:
             chosen = Plan(**({} if why else plan))

@@ -197,7 +197,7 @@ def in_words(one: Tried) -> str:
     return (
         f"Nothing fits for {found.model.name} on {found.cluster.gpus:,} GPUs with a batch of {found.batch:,} "
         f"sequences. The plan that needs least is {pictures.short(one.plan)}: {(held.total - has) / GB:.1f} GB more "
-        f"than a GPU has. Most of what it holds is {of}, {size / GB:.1f} GB.{where}"
+        f"than a GPU has. The largest part of what it holds is {of}, {size / GB:.1f} GB.{where}"
     )
 
 
