@@ -75,7 +75,7 @@ STORIES = {
         {"name-the-divisor": ("the learning rate", "the division")},
     ),
     "13_embeddings": Story(
-        ("pull-bytes", "incast-doubled"),
+        ("pull-bytes", "spread-or-copy", "incast-doubled"),
         ("touched-bytes", "lazy-rows", "order-of-a-pull", "name-the-jam"),
         {"name-the-jam": ("a straggler", "incast")},
     ),

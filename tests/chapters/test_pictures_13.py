@@ -14,7 +14,7 @@ import torch
 import labkit
 from labkit import collectives, cost
 from labkit.book.workbenches import bench
-from labkit.chapters.c13_embeddings import drawings, panels, pictures, ports, tables, travel
+from labkit.chapters.c13_embeddings import drawings, hot, panels, pictures, ports, tables, travel
 from labkit.chapters.c13_embeddings.tables import COPIED
 from labkit.wire import Group
 
@@ -23,13 +23,13 @@ PAGE = Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb"
 
 def _took(seconds):
     """A run in which the step with so many replicated rows took so long, for each placement."""
-    spans = {f"{by} {hot}": [SimpleNamespace(rank=0, start=1.0, end=1.0 + t)]
-             for by, line in seconds.items() for hot, t in zip(COPIED, line, strict=True)}  # fmt: skip
+    spans = {f"{by} {copied}": [SimpleNamespace(rank=0, start=1.0, end=1.0 + t)]
+             for by, line in seconds.items() for copied, t in zip(COPIED, line, strict=True)}  # fmt: skip
     return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, badge="emulated", collectives=lambda name: []))
 
 
 def test_hot_rows_are_praised_only_where_they_save_time():
-    said = pictures.hot_rows(
+    said = hot.hot_rows(
         _took(
             {
                 "range": [0.02, 0.018, 0.015, 0.01005, 0.010, 0.011],
@@ -65,7 +65,7 @@ def _hold(group: Group, width: int, skew: float, rows: int) -> torch.Tensor:
 @pytest.mark.parametrize(("ranks", "width", "skew"), [(4, 64, 1.1), (2, 4, 1.4)])
 def test_what_hot_rows_cost_is_told_beside_what_they_spare(ranks, width, skew):
     run = labkit.launch(_hold, ranks, width, skew, 4000, clock="virtual", network=panels.WIRE)
-    said, figure = pictures.holding(run, width, 4000), pictures.hot_rows(run)
+    said, figure = hot.holding(run, width, 4000), hot.hot_rows(run)
     asked = run.results  # the rows of rank 0 by range are the first, and all others must ask it for them
     of_0 = [int((ids < 4000 // ranks).sum()) for ids in asked[1:]]
     ids = [int((ids >= 4000 // ranks).sum()) for ids in asked[:1]]
@@ -73,19 +73,19 @@ def test_what_hot_rows_cost_is_told_beside_what_they_spare(ranks, width, skew):
     counts = 2 * 8 * (ranks - 1)  # each rank tells the others two numbers
     assert f"rank 0 has most to do: it sends {pictures.bytes_text(sent + counts)} in the pull" in said
     took = [row["range (ms)"] for row in figure.rows]
-    best = next(hot for hot, ms in zip(COPIED, took, strict=True) if ms <= 1.01 * min(took))
+    best = next(copied for copied, ms in zip(COPIED, took, strict=True) if ms <= 1.01 * min(took))
     assert (f"With {best:,} replicated rows" in said) == (best > 0) != ("save nothing here" in said)
-    for row, hot in zip(figure.rows, COPIED, strict=True):
-        share = cost.ring_all_reduce_time(4 * hot * (width + 1), ranks, pictures.LATENCY, 1 / pictures.BANDWIDTH)
-        if hot:
+    for row, copied in zip(figure.rows, COPIED, strict=True):
+        share = cost.ring_all_reduce_time(4 * copied * (width + 1), ranks, pictures.LATENCY, 1 / pictures.BANDWIDTH)
+        if copied:
             assert row["range, of it all-reduce (ms)"] == pytest.approx(1e3 * share, rel=0.03)
     assert figure.svg.count('stroke-width="2.6"') == 3, "a frame for each placement"
 
 
 def test_other_ranks_are_those_that_do_not_own_the_row():
     asked = [torch.arange(256), torch.arange(64, 160)]
-    assert pictures._others(asked, 64, 256, torch.zeros_like) == "0.5 other ranks on average"  # rank 1 asks for 96
-    assert pictures._others(asked, 64, 256, lambda ids: (ids >= 200).long()) == "0.8 other ranks on average"
+    assert hot._others(asked, 64, 256, torch.zeros_like) == "0.5 other ranks on average"  # rank 1 asks for 96
+    assert hot._others(asked, 64, 256, lambda ids: (ids >= 200).long()) == "0.8 other ranks on average"
 
 
 def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
@@ -260,8 +260,45 @@ def test_the_panel_of_hot_rows_begins_with_four_ranks_and_the_page_says_what_it_
     monkeypatch.setattr(panels.book, "workbench", lambda *args, **options: asked.update(options))
     panels.hot_rows(print, 20_000)
     assert asked["ranks"] == 4
-    told = ", ".join(f"{copied:,}" for copied in COPIED[:-1]) + f" and {COPIED[-1]:,}"
-    assert f"are replicated: {told}. So {3 * len(COPIED)} steps run for every setting" in PAGE.read_text()
+    said = str(hot.spread_or_copied(_took({by: [0.01] * 6 for by in ("range", "modulo", "one rank")})))
+    assert "takes 6 steps" in said and "are replicated: 0, 16, 64, 256, 1,024 and 2,048. So 18 steps run" in said
+
+
+@pytest.mark.parametrize(
+    ("copied", "spread", "both", "first", "said"),
+    [
+        (7e-3, 3e-3, 4e-3, 1, "spreading is the better remedy here, and copies on top of it cost more"),
+        (7e-3, 3e-3, 3.01e-3, 1, "and copies on top of it hardly change anything"),
+        (2e-3, 3e-3, 3e-3, 0, "spreading alone is not the fastest"),
+    ],
+)
+def test_the_answer_to_the_prediction_about_copies_comes_of_the_run(copied, spread, both, first, said) -> None:
+    run = _took({"range": [9e-3, 9e-3, 9e-3, copied, 1, 1], "modulo": [spread, 9e-3, 9e-3, both, 1, 1],
+                 "one rank": [1.0] * 6})  # fmt: skip
+    assert hot.first(run) == first
+    assert said in str(hot.spread_or_copied(run))
+
+
+@pytest.mark.ranks
+def test_what_assignment_loses_is_all_but_one_gradient_of_each_id() -> None:
+    def arrived(group: Group, add: Any) -> Any:
+        ids = tables.batch(group, 1.1).flatten()
+        return add(ids, torch.ones(len(ids), 2))
+
+    def one_each(ids: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        unique = ids.unique()
+        return unique, torch.ones(len(unique), 2)
+
+    def counted(ids: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        unique, times = ids.unique(return_counts=True)
+        return unique, times[:, None] * torch.ones(1, 2)
+
+    figure = pictures.lost(*(labkit.launch(arrived, 2, add) for add in (counted, one_each)))
+    ids = tables.batch(SimpleNamespace(rank=0), 1.1).flatten()
+    top, times = ids.unique(return_counts=True)[0], int(ids.bincount().max())
+    assert f"has {len(ids):,} gradients" in figure.sentence and f"keeps {len(top):,}, one for each" in figure.sentence
+    assert f"loses {1 - len(top) / len(ids):.0%}. Id 0 appears {times:,} times" in figure.sentence
+    assert [row["assigned"] for row in figure.rows] == [1.0] * pictures.SHOWN
 
 
 def _ran(cell: str, **names: object) -> dict[str, object]:

@@ -37,10 +37,9 @@ class ParameterError(ValueError):
 
 
 def allow(rules: Mapping[str, bool]) -> None:
-    """Raises ParameterError with the first sentence of `rules` that is false, such as "world_size is 2 to 8"."""
-    for said, holds in rules.items():
-        if not holds:
-            raise ParameterError(said)
+    """Raises ParameterError with all sentences of `rules` that are false, such as "world_size is 2 to 8"."""
+    if wrong := [said for said, holds in rules.items() if not holds]:
+        raise ParameterError("; and ".join(wrong))
 
 
 def open_chapter(name: str, **values: object) -> Chapter:

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit import Link, Network, book
 from labkit.book.workbenches.bench import View, Workbench
-from labkit.chapters.c13_embeddings import pictures, ports, travel
+from labkit.chapters.c13_embeddings import hot, pictures, ports, travel
 from labkit.chapters.c13_embeddings.clients import DYING
 from labkit.chapters.c13_embeddings.tables import PLACEMENTS
 
@@ -36,7 +36,7 @@ def who_is_asked(look_up: Run) -> Workbench:
 def hot_rows(hold: Run, rows: int) -> Workbench:
     """How unequal the ids are, how long a row is, and how many ranks share the table of `rows` rows."""
     controls = {"skew": SKEWS, "width": choice("numbers in a row", [4, 16, 64], 64), "ranks": [2, 4, 8]}
-    views: list[View] = [pictures.hot_rows, functools.partial(pictures.holding, rows=rows)]
+    views: list[View] = [hot.hot_rows, functools.partial(hot.holding, rows=rows)]
     return book.workbench(hold, controls, views, title="Which rows should every rank hold?", ranks=4, clock="virtual",
                           network=WIRE)  # fmt: skip
 

@@ -124,7 +124,7 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
         lines[f"from {change} workers on {many[not ahead[0]]}"] = {change: max(by_ring[change], by_server[change])}
     return book.lines(
         {name: {float(n): 1e3 * t for n, t in line.items()} for name, line in lines.items()}, x="workers",
-        y="milliseconds", title="More workers", badge="simulated", log="y",
+        y="milliseconds", title="More workers", badge="simulated", log="y", y_text="{:g}".format,
         sentence=f"By the formulas, which are the lines, {many[ahead[0]]} "
         + (f"for any number of workers up to {max(counts)}." if change is None else
            f"below {change} workers, and {many[not ahead[0]]} from there on.")

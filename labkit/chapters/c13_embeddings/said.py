@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from labkit import book
-from labkit.chapters.c13_embeddings import clients, pictures, tables
-from labkit.cost import fed_avg_round_bytes, ring_all_reduce_bytes_by_rank
+from labkit.chapters.c13_embeddings import pictures, tables
+from labkit.cost import ring_all_reduce_bytes_by_rank
 from labkit.cost.units import format_bytes, format_seconds
 from labkit.data import auc
-from labkit.models import DLRMConfig, MLPConfig
+from labkit.models import DLRMConfig
 
 GPUS, TABLE, LINK, TOUCHED = 128, 10e12, 50e9, 1e-5  # bytes, bytes a second, and the part of the rows in a step
 
@@ -55,36 +53,6 @@ def asked_once(ids_of: Any, world_size: int) -> book.Conclusion:
          "True": "\n\nAsking for each id once leaves only {factor:.1f} times fewer requests here, because these "
          "batches have few ids for so many rows."},
         asked=asked, unique=unique, factor=asked / unique,
-    )  # fmt: skip
-
-
-def federated(curves: Mapping[str, Mapping[int, float]], parts: Sequence[Any], labels: Tensor) -> book.Conclusion:
-    """curves: of eight rounds, by what is special: nothing, unlike clients, a death, one epoch. parts: the examples of
-    each unlike client."""
-    (fast, _), (slow, end), (dip, away), (_, few) = ((curve[3], curve[8]) for curve in curves.values())
-    largest = max(range(len(parts)), key=lambda client: len(parts[client])) + 1
-    held = clients.labels_of(parts, labels)
-    its_own = [d for d in range(10) if 2 * held[largest - 1][d] > sum(c[d] for c in held)]
-    down, _ = fed_avg_round_bytes(4 * MLPConfig((64, 32, 10)).num_parameters, len(parts), len(parts))
-    return book.conclude(
-        {"slow < fast - 0.02": "Clients that are unlike each other learn more slowly, because each of them pulls the "
-         "weights towards its own digits. After three rounds the model of these clients recognizes {slow:.0%} of the "
-         "test digits. If the clients are alike, it recognizes {fast:.0%}.",
-         "True": "Here the clients that are unlike each other are hardly slower: {slow:.0%} against {fast:.0%} after "
-         "three rounds."},
-        "\n\nIf the largest client, client {largest}, dies in round 3, nobody waits for it.",
-        {"dip < slow - 0.02": "But this round then ends at {dip:.0%} and not at {slow:.0%}.",
-         "dip > slow + 0.02": "This round even ends at {dip:.0%} and not at {slow:.0%}.",
-         "True": "This round ends at {dip:.0%}, hardly another result."},
-        {"digits": "Most images of some digits ({digits}) were with this client.", "True": ""},
-        "After eight rounds the run without client {largest} ends at {away:.0%}, and the run with all clients at "
-        "{end:.0%}.",
-        {"few < end": "\n\nMore epochs in a round helped here.", "True": "\n\n"},
-        "If all clients live and each trains one epoch in a round and not four, eight rounds end at {few:.0%}. With "
-        "four epochs a client computes four times as much. What a round sends is the same: {down} from the server, and "
-        "as much back to it.",
-        few=few, slow=slow, fast=fast, away=away, end=end, largest=largest, dip=dip,
-        digits=", ".join(map(str, its_own)), down=format_bytes(down, 3),
     )  # fmt: skip
 
 
