@@ -52,7 +52,7 @@ def test_the_machines_are_those_of_the_planner() -> None:
 
 
 def test_published_runs_are_drawn_by_their_errors() -> None:
-    rows = pictures.published().rows
+    rows = pictures.published({run: run.estimated() for run in (*planner.MEGATRON_2021, *planner.LLAMA3_405B)}).rows
     assert len(rows) == 13 and all(
         row["off (%)"] == pytest.approx(100 * (row["planner"] / row["published"] - 1)) for row in rows
     )
@@ -251,14 +251,12 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
 
 
 @pytest.mark.parametrize(("model", "gpus", "batch"), [("Llama 3 8B", 64, 256), ("GPT-3 175B", 1024, 1024)])
-def test_what_follows_the_degrees_stands_in_a_table_before_the_first_such_name(
-    model: str, gpus: int, batch: int
-) -> None:
+def test_what_follows_the_degrees_is_explained_before_the_first_such_name(model: str, gpus: int, batch: int) -> None:
     place = pathlib.Path(__file__).parents[2] / "notebooks" / "15_hybrid_parallelism.ipynb"
     cells = json.loads(place.read_text("utf-8"))["cells"]
     (table,) = (cell for cell in cells if cell["id"] == "names")
     assert [cell["id"] for cell in cells].index("names") < [cell["id"] for cell in cells].index("search-use")
-    told = set(re.findall(r"^\| `([A-Za-z]+)", "".join(table["source"]), re.M))
+    told = set(re.findall(r"`([A-Za-z]+)", "".join(table["source"]), re.M))
     found = planner.search(MODELS[model], planner.h100_cluster(gpus), batch)
     for one in found.best:
         signs = {word.rstrip("0123456789").split("_")[0] for word in pictures.short(one).split()}

@@ -187,7 +187,7 @@ def test_a_plan_that_no_machine_could_run(model: Model, plan: Plan, words: str) 
 
 
 def test_a_plan_that_does_not_fill_the_cluster() -> None:
-    with pytest.raises(ValueError, match="8 x 4 x 1 x 1 x 16 = 512 ranks do not fill 1024 GPUs: take data=32"):
+    with pytest.raises(ValueError, match="tensor 8 x pipeline 4 x data 16 = 512 ranks do not fill 1024 GPUs: take d"):
         estimate(GPT3, A100(1024), Plan(8, 4, 1, 1, 16))
     with pytest.raises(ValueError, match="the 24 that hold the model once do not divide 64"):
         estimate(GPT3, A100(64), Plan(8, 3, 1, 1, 2))

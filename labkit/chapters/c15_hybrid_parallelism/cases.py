@@ -177,21 +177,4 @@ class Job:
         return panels.search(self.model, self._cluster, self.batch)
 
 
-def advice(*jobs: tuple[str, int, int]) -> list[planner.Advice]:
-    """The rule of thumb for jobs of model, GPUs and batch: each rung searched by itself, and all plans together."""
-    return [planner.advice(MODELS[model], planner.h100_cluster(gpus), batch) for model, gpus, batch in jobs]
-
-
 TRILLION = planner.MEGATRON_2021[-1].model
-
-
-def for_a_trillion(cluster: planner.Cluster) -> Estimate:
-    """The best plan for a trillion parameters, with a batch of 2,048 sequences."""
-    space = planner.Space((1, 2), ("one_f_one_b", "interleaved"), ("zero1", "zero3"))
-    return planner.search(TRILLION, cluster, 2048, space, keep=1).winner
-
-
-def widest(domain: int) -> Estimate:
-    """The same job with tensor parallelism over the whole domain, and 32 stages."""
-    plan = Plan(domain, 32, data=2048 // (32 * domain), microbatches=32 * domain, sharding="zero1")
-    return planner.estimate(TRILLION, planner.b200_cluster(2048, domain), plan)

@@ -524,6 +524,8 @@ def off_by(values: Mapping[str, Mapping[str, float]], named: Mapping[str, str], 
     bottom = top + 22 * len(named) - 10
     svg.line(middle, top - 12, middle, bottom, dash="6 3", width=2.2)
     svg.text(middle, top - 16, zero, 11, "middle")
+    if len(values) > 1:
+        svg.text(right + 14, top - 16, " and ".join(values), 10.5)
     tick = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / s <= 8)
     for k in range(math.ceil(low / tick), math.floor(high / tick) + 1):
         place = middle + k * tick * scale

@@ -205,10 +205,11 @@ def _in_words(found: Search, plan: Estimate) -> str:
     error = pictures.published_error()
     equal = sum(other.seconds < (1 + error) * found.winner.seconds for other in found.best)
     alike = f"{equal} of the {len(found.best)} best cuts are" if equal > 1 else "only the first cut is"
+    so = ", so it cannot say for sure which of them is the fastest" if equal > 1 else ""
     return (
         f"You try {pictures.short(plan)}. A step takes {plan.seconds:.3g} s, and the largest part after computing "
-        f"goes to {pictures.largest(plan)}. Here {alike} within {error:.1%} of the best, and the planner errs by as "
-        "much."
+        f"goes to {pictures.largest(plan)}. Here {alike} within {error:.1%} of the best. That is the planner's mean "
+        f"error on published runs{so}."
     )
 
 
@@ -224,8 +225,8 @@ def price_and_trust(one: Tried) -> str:
     elif plan.cluster.price is None:
         said += "; we have no price for this machine"
     said += ". " if named else ". No run on this machine was checked. "
-    said += f"On 13 published runs{'' if named else ' on A100s and H100s'}, to which it was fitted, the planner is off "
-    said += f"by {pictures.published_error():.1%} on average and by up to {pictures.published_error(max):.1%}."
+    said += f"The planner was fitted to 13 published runs{'' if named else ' on A100s and H100s'}, and it misses the "
+    said += f"worst of them by {pictures.published_error(max):.1%}."
     if plan.plan.sharding in ("zero3", "hsdp"):
         said += " Trust this plan less: the planner counts its gathering as hidden behind computing, and no run with "
         said += "ZeRO-3 alone is among the 13."
@@ -283,8 +284,9 @@ def tried(one: Tried) -> str:
         f"takes {format_seconds(found.seconds, 3)} (emulated). The planner says {format_seconds(said.seconds, 3)} for "
         f"it, {off:+.1%}, and that the largest part after computing goes to {pictures.largest(said)}."
         + (" This is further off than any of the plans in section 4." if abs(off) > 0.1 else "")
-        + _the_same(one, config)
         + small.made_small(one.plan.plan, config)
+        + " So the run tests whether the planner adds up a plan of this shape correctly. It cannot tell which plan is "
+        f"the fastest on the {one.plan.cluster.gpu.name}s{_the_same(one, config)}."
     )
 
 
@@ -295,11 +297,7 @@ def _the_same(one: Tried, shape: Any) -> str:
         if plan is not one.plan and small.shape_of(plan.plan) == shape
     ]  # fmt: skip
     plans = f"plan{'s' * (len(alike) > 1)} {listing(alike)}"
-    return (
-        f" Made this small, {plans} would be this same run, so the run cannot tell which of them is faster."
-        if alike
-        else ""
-    )
+    return f", and made this small, {plans} would even be this same run" if alike else ""
 
 
 def pictures_of_run(one: WithMore) -> book.Figure | str:

@@ -348,13 +348,11 @@ def published_error(of: Callable[[list[float]], float] = mean) -> float:
     return of([abs(claim.found / float(claim.said) - 1) for claim in planner.published_claims()])
 
 
-def published() -> book.Figure:
-    """TFLOP/s of a GPU in 13 published runs, and by the planner."""
-    runs = [*planner.MEGATRON_2021, *planner.LLAMA3_405B]
-    claims = planner.published_claims()
-    names = [_named_run(run) for run in runs]
-    said = {name: float(claim.said) for name, claim in zip(names, claims, strict=True)}
-    found = {name: claim.found for name, claim in zip(names, claims, strict=True)}
+def published(estimated: Mapping[planner.PublishedRun, Estimate]) -> book.Figure:
+    """TFLOP/s of a GPU in published runs, and by the planner's estimate of each."""
+    names = {_named_run(run): run for run in estimated}
+    said = {name: run.tflops for name, run in names.items()}
+    found = {name: run.tflops * run.seconds / estimated[run].seconds for name, run in names.items()}
     off = {n: found[n] / said[n] - 1 for n in names}
     worst = max(off, key=lambda n: abs(off[n]))
     sentence = (

@@ -33,7 +33,8 @@ def own_groups(run: Any, sizes: Mapping[str, int]) -> book.Conclusion:
     return book.conclude(
         {"not wrong": "Every rank has added up the numbers of its own groups.",
          "True": "Along {where} not every rank has added up the numbers of its own group: look at the stride there."},
-        {"alone": "{n} is a prime number, so your mesh has only one axis. Take 4, 6 or 8 ranks for more.", "True": ""},
+        {"alone": "{n} is a prime number, so only one axis of your mesh is longer than 1. Take 4, 6 or 8 ranks "
+         "for more.", "True": ""},
         alone=layout.size in (2, 3, 5, 7), n=layout.size, wrong=wrong, where=" and ".join(wrong),
     )  # fmt: skip
 
@@ -399,31 +400,29 @@ def predicted(
     near, *_, far = sorted(yours_off, key=lambda name: abs(yours_off[name]))
     fast, *_, slow = sorted(timed, key=lambda name: timed[name].seconds)
     return book.conclude(
-        "labkit's planner adds up more than your two lines:\n\n"
-        "$$\\text{{computing}} + \\text{{recomputation}} + \\text{{waiting inside layers}} + \\text{{bubble}}$$\n\n"
-        "$$+\\ \\text{{uneven stages}} + \\text{{messages between stages}} + \\text{{waiting for gradients and "
-        "parameters}} + \\text{{optimizer}}.$$\n\n"
-        "Recomputation makes activations again that were not kept, and stages are uneven if one has more work. Each "
-        "part is a closed form of an earlier chapter, and communication is hidden only as far as there is computing to "
-        "hide it behind. In the pictures *pipeline* is the bubble, uneven stages and messages together, and *data* is "
-        "the waiting for gradients and parameters.\n\n"
+        "labkit's planner adds up more than your two lines, each part a closed form of an earlier chapter:\n\n"
+        "| in the pictures | what it adds up |\n|---|---|\n"
+        "| *computing*, *recomputation* | the kernels of each layer, and activations that were not kept, made again |\n"
+        "| *tensor* | waiting for the all-reduces inside layers |\n"
+        "| *pipeline* | the bubble, a stage with more work than others, and messages between stages |\n"
+        "| *data* | waiting for gradients and parameters |\n"
+        "| *optimizer* | the update |\n\n"
+        "Communication is hidden only as far as there is computing to hide it behind.\n\n"
         "A planner is useful if its errors are smaller than the differences between plans. Here the slowest plan, "
         "{slow}, takes {spread:.2g} times as long as the fastest. The planner predicts half of the plans within "
-        "{median:.1%}.\n\n"
-        "Its largest error is {most:+.1%}, for {worst}.",
-        {"luck": "Your lines are nearer here only by luck: they count a bubble that is too long, but they leave "
-         "out messages and logits. The two mistakes nearly cancel.", "True": ""},
-        {"most < -0.05": "The planner is too optimistic for {worst}: it counts a message between two stages as hidden "
-         "as soon as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until "
-         "the message is there.",
+        "{median:.1%}. Its largest error is {most:+.1%}, for {worst}.",
+        {"most < -0.05": "There it counts a message between two stages as hidden as soon as there is enough to "
+         "compute. But in so tight a schedule a stage often has nothing else to do until the message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
-        "They leave out the messages between stages, and the logits, which give the last stage more work.\n\n"
-        "We made this machine up, so the planner knew the speed of everything. Of a real machine it knows only the "
-        "data sheet, and a data sheet promises more than there is. So people fit a few parameters to a few measured "
-        "steps, and then test the planner on *other* plans. In the next cell the planner gets such a data sheet. Two "
-        "parameters are fitted to four of the runs: which part of their peak matrix products reach, and which part of "
-        "their bandwidth the links between nodes. The picture has the other four runs.",
+        "They leave out the messages between stages, and the logits, which give the last stage more work.",
+        {"luck": "For {worst} they come nearer than the planner, but only because two of their mistakes nearly "
+         "cancel.", "True": ""},
+        "\n\nHere the planner knew the machine, because we made it up. Of a real machine you know only the data sheet, "
+        "and a data sheet promises too much. So people measure a few steps, fit a few parameters to them, and then "
+        "test the planner on *other* plans. The next cell does the same with four of the runs. It fits which part of "
+        "their peak matrix products reach, and which part of their bandwidth the links between nodes. Its picture has "
+        "the other four runs.",
         luck="zb" in worst and abs(yours_off[worst]) < abs(off[worst]), median=median(map(abs, off.values())),
         worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds,

@@ -130,13 +130,14 @@ class Plan:
     def why_impossible(self, model: Model, gpus: int | None = None) -> str:
         """Why no machine could run it with this model (on so many GPUs), and the remedy; "" if it could."""
         if gpus is not None and self.gpus != gpus:
-            sizes = " x ".join(map(str, self.cut))
+            names = "tensor", "pipeline", "context", "expert", "data"
+            sizes = " x ".join(f"{name} {size}" for name, size in zip(names, self.cut, strict=True) if size > 1)
             model_ranks = self.gpus // self.data
             remedy = f"take data={gpus // model_ranks}"
             if gpus % model_ranks:
                 remedy = f"the {model_ranks} that hold the model once do not divide {gpus}, so change tensor, pipeline"
                 remedy += " or context"
-            return f"{sizes} = {self.gpus} ranks do not fill {gpus} GPUs: {remedy}"
+            return f"{sizes or 'nothing cut'} = {self.gpus} ranks do not fill {gpus} GPUs: {remedy}"
         return why_not_cut(model, self.tensor, self.pipeline, self.context, self.expert) or why_not_scheduled(
             model, self.pipeline, self.schedule, self.chunks, self.microbatches
         )
