@@ -96,7 +96,7 @@ def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
     assert (
         "has room for 2.5% of the rows. Under LRU it answers 2% of the look-ups, and under LFU 12%." in figure.sentence
     )
-    assert figure.sentence.endswith("Of these sizes, LFU needs 2,000 rows for half of the look-ups, and LRU 2,000.")
+    assert figure.sentence.endswith("Of these sizes, both need 2,000 rows for half of the look-ups.")
     assert pictures._half({name: dict.fromkeys(map(float, pictures.SIZES), rate) for name, rate in
                            (("LRU", 0.4), ("LFU", 0.6))}).endswith("needs 20 rows for half of the look-ups, and LRU "
                                                                    "more than 2,000.")  # fmt: skip
@@ -110,7 +110,7 @@ def test_the_repair_brings_the_sum_of_those_who_came():
 
 
 def test_what_a_rank_of_a_recommender_keeps_at_home_does_not_travel():
-    recommender = pictures.archetypes()[1]
+    recommender = pictures.archetypes().rows[1]
     touched, ranks = 1e-5 * pictures.TABLE, pictures.RANKS
     each = touched / pictures.ROW / ranks * (ranks - 1) / ranks  # rows that others own, of one rank
     assert recommender["sent by a rank or client"] == f"{each * (cost.ID_BYTES + 2 * pictures.ROW) / 1e6:.3g} MB"
@@ -255,13 +255,14 @@ def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
     assert 5 * (owner - copied) < 2 * 3 * micro < 6 * (owner - copied)
 
 
-def test_the_panel_of_hot_rows_begins_with_four_ranks_and_the_page_says_what_it_runs(monkeypatch) -> None:
+def test_the_panel_of_hot_rows_begins_with_the_readers_ranks_and_the_page_says_what_it_runs(monkeypatch) -> None:
     asked: dict[str, object] = {}
     monkeypatch.setattr(panels.book, "workbench", lambda *args, **options: asked.update(options))
-    panels.hot_rows(print, 20_000)
-    assert asked["ranks"] == 4
+    panels.hot_rows(print, 20_000, 7)
+    assert asked["ranks"] == 7
     said = str(hot.spread_or_copied(_took({by: [0.01] * 6 for by in ("range", "modulo", "one rank")})))
-    assert "takes 6 steps" in said and "are replicated: 0, 16, 64, 256, 1,024 and 2,048. So 18 steps run" in said
+    assert "takes 6 steps: the first without copies, and the others with 16, 64, 256, 1,024 and 2,048 of" in said
+    assert "takes 18 steps" in said
 
 
 @pytest.mark.parametrize(
@@ -293,12 +294,13 @@ def test_what_assignment_loses_is_all_but_one_gradient_of_each_id() -> None:
         unique, times = ids.unique(return_counts=True)
         return unique, times[:, None] * torch.ones(1, 2)
 
-    figure = pictures.lost(*(labkit.launch(arrived, 2, add) for add in (counted, one_each)))
+    figure = pictures.lost(*(labkit.launch(arrived, 2, add) for add in (counted, one_each)), counted)
     ids = tables.batch(SimpleNamespace(rank=0), 1.1).flatten()
     top, times = ids.unique(return_counts=True)[0], int(ids.bincount().max())
     assert f"has {len(ids):,} gradients" in figure.sentence and f"keeps {len(top):,}, one for each" in figure.sentence
     assert f"loses {1 - len(top) / len(ids):.0%}. Id 0 appears {times:,} times" in figure.sentence
-    assert [row["assigned"] for row in figure.rows] == [1.0] * pictures.SHOWN
+    assert [row["kept by the careless sum"] for row in figure.rows] == [1] * pictures.SHOWN
+    assert f">1 of {times:,}</text>" in figure.svg
 
 
 def _ran(cell: str, **names: object) -> dict[str, object]:

@@ -183,6 +183,7 @@ WRONG = {
         step(MEAN, MOVE.replace("mine[places]", "mine")): "a row for each touched row only",
         step(MEAN, MOVE.replace("[:, None]", "")): "a second dimension, `.sqrt()[:, None]`",
         step("pass", MOVE): "`squares` is as before",
+        step(MEAN, MOVE.replace(" + 1e-8", "")): "divides 0 by 0: add 1e-8",
         step(MEAN.replace(".square()", ""), MOVE): "the mean of g and not that of g²",
         step("squares[places] += g.mean(1).square()", MOVE): "the square of the mean",
         step(MEAN + "\n    squares += 1", MOVE): "The sum of a row that no step touched",

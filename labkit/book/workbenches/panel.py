@@ -177,7 +177,7 @@ def _as_pinned(kept: Sequence[dict[str, Any]], live: Sequence[dict[str, Any]]) -
             line["color"] = looks[name]
         told = "pinned" if known else f"pinned: {name}"
         new = all(band["name"] != told for band in bands)
-        drawn = {"mode": "lines"} if "lines" in trace.get("mode", "lines") else {}
+        drawn = {"mode": "lines"} if "lines" in trace.get("mode", "lines") and len(trace.get("x", "  ")) > 1 else {}
         bands.append(trace | GHOST | drawn | {"line": line, "name": told, "showlegend": new})
     return bands
 

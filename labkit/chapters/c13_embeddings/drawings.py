@@ -143,7 +143,8 @@ def recommender(ranks: int = 4) -> book.Player:
         "Every rank has all of the two perceptrons, and a part of the tables. It reads a part of the batch.",
         "Pull: ids go down to the owners of their rows, and the rows come up. This is an all-to-all.",
         "Each rank computes its own examples, from bottom to top. The bottom perceptron makes a vector of the dense "
-        "features, and the rows are vectors, too. The products of all pairs of them go into the top perceptron.",
+        "features, and the rows are vectors, too. The dot products of all pairs of them, and the first vector itself, "
+        "go into the top perceptron.",
         "Push: the gradients of rows go to the owners, who update only these rows. This is an all-to-all again.",
         "The gradients of the perceptrons are averaged, which is the all-reduce of chapter 4.",
     )
@@ -187,7 +188,7 @@ def _of_rank(svg: Svg, left: float, top: float, wide: float, look: Look, name: s
     svg.rect(left, top + 34, wide, 26, BLUE, "", ON_COLOUR, stroke_width=2.8 if k in (2, 4) else 0.8, radius=5)
     svg.text(middle, top + 51, "top perceptron", 10.5, "middle", on_colour=True)
     svg.rect(left, top + 82, wide, 26, stroke_width=2.8 if k == 2 else 0.8, radius=5)
-    svg.text(middle, top + 99, "products of pairs", 10.5, "middle")
+    svg.text(middle, top + 99, "products of pairs, and the vector", 10, "middle")
     svg.rect(left, top + 180, 0.44 * wide, 38, BLUE, "", ON_COLOUR, stroke_width=2.8 if k in (2, 4) else 0.8, radius=5)
     svg.text(low, top + 196, "bottom", 10, "middle", on_colour=True)
     svg.text(low, top + 210, "perceptron", 10, "middle", on_colour=True)
@@ -231,7 +232,7 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
         f"not {(numbers[0] + numbers[1]) % modulus}.",
         f"The repair: clients 0 and 1 tell the server the masks that they shared with client 2. It subtracts both: "
         f"{part} − {first} − {second} is {repaired} modulo {modulus}, the sum of the two. The mask between clients "
-        "0 and 1 has cancelled, and nobody tells it.",
+        "0 and 1 has cancelled, and it stays secret.",
     )
     title, frames = "Masks that cancel", []
     for k, words in enumerate(said):

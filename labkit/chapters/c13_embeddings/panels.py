@@ -33,12 +33,13 @@ def who_is_asked(look_up: Run) -> Workbench:
                           network=WIRE)  # fmt: skip
 
 
-def hot_rows(hold: Run, rows: int) -> Workbench:
+def hot_rows(hold: Run, rows: int, ranks: int) -> Workbench:
     """How unequal the ids are, how long a row is, and how many ranks share the table of `rows` rows."""
-    controls = {"skew": SKEWS, "width": choice("numbers in a row", [4, 16, 64], 64), "ranks": [2, 4, 8]}
+    controls = {"skew": SKEWS, "width": choice("numbers in a row", [4, 16, 64], 64),
+                "ranks": sorted({2, 4, 8, ranks})}  # fmt: skip
     views: list[View] = [hot.hot_rows, functools.partial(hot.holding, rows=rows)]
-    return book.workbench(hold, controls, views, title="Which rows should every rank hold?", ranks=4, clock="virtual",
-                          network=WIRE)  # fmt: skip
+    return book.workbench(hold, controls, views, title="Which rows should every rank hold?", ranks=ranks,
+                          clock="virtual", network=WIRE)  # fmt: skip
 
 
 def tiers(cached: Run) -> Workbench:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
@@ -88,15 +89,18 @@ def sent(run: Any) -> book.Figure:
         {"rank": r, "sent in the pull (bytes)": pull[r], "received in the push (bytes)": push[r]} for r in range(n)
     ]
     title = "What a rank's link does in one step"
-    return book.Figure(title, "measured", said, rows, svg=_stacked(title, said, pull, push, jam))
+    alone = 2 * ITEM * DIM * sum(len(one.asked) for one in run.results[1:])  # if rank 0 owned every row
+    return book.Figure(title, "measured", said, rows, svg=_stacked(title, said, pull, push, jam, alone))
 
 
-def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int], jam: bool) -> str:
+def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int], jam: bool, alone: int) -> str:
+    """alone: bytes through the busiest link of the worst placement, so that all placements are drawn to one scale."""
     svg = Svg(WIDTH, title, said)
     looks = {"sent in the pull": SERIES[0], "received in the push": SERIES[1]}
     items = [(name, look.colour, look.hatch, "") for name, look in looks.items()]
     top = legend(svg, heading(svg, "measured", said), items) + 8
-    most = max(1, *(a + b for a, b in zip(pull, push, strict=True)))
+    busiest = max(1, *(a + b for a, b in zip(pull, push, strict=True)))
+    most = max(alone, busiest)
     for r, parts in enumerate(zip(pull, push, strict=True)):
         x, y = 66.0, top + 27 * r
         svg.text(8, y + 15, f"rank {r}", 12, bold=True)
@@ -107,7 +111,7 @@ def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int], ja
             )
             x += wide
         svg.text(x + 8, y + 15, bytes_text(sum(parts)), 11)
-        if jam and sum(parts) == most:
+        if jam and sum(parts) == busiest:
             svg.rect(66, y, x - 66, 21, stroke_width=2.8)
             svg.text(x + 62, y + 15, "the jam", 11.5, bold=True)
     return svg.render(top + 27 * len(pull) + 6)
@@ -166,24 +170,36 @@ def same_table(mine: Any, labkits: Any, table: Tensor) -> str:
 SHOWN = 12  # ids whose gradients are drawn
 
 
-def lost(kept: Any, careless: Any) -> book.Figure:
+def lost(kept: Any, careless: Any, sum_equal: Callable[..., Any]) -> book.Figure:
     """How much arrives for the most popular ids if equal ones are added, and if they are assigned. A rank returned
-    its different ids, and the sums of gradients that are ones."""
+    its different ids, and the sums of gradients that are ones. sum_equal: what made the first of the runs."""
     (ids, right), (_, wrong) = kept.results[0], careless.results[0]
-    right, wrong = right[:, 0], wrong[:, 0]
-    came, left = int(right.sum()), int(wrong.sum())
-    most = sorted(range(len(ids)), key=lambda k: -right[k])[:SHOWN]
+    counts, left = right[:, 0].long().tolist(), wrong[:, 0].long().tolist()
+    came, whose = sum(counts), book.whose(sum_equal)
+    most = sorted(range(len(ids)), key=lambda k: -counts[k])[:SHOWN]
     top = most[0]
-    named = {f"id {int(ids[k])}": k for k in most}
-    return book.bars(
-        {"your sum": {name: float(right[k]) for name, k in named.items()},
-         "assigned": {name: float(wrong[k]) for name, k in named.items()}},
-        unit="", title="What arrives for the most popular ids",
-        sentence=f"The batch of rank 0 has {came:,} gradients. With your sum all of them arrive. The careless sum "
-        f"keeps {left:,}, one for each different id, and loses {1 - left / came:.0%}. Id {int(ids[top])} appears "
-        f"{int(right[top]):,} times, so with plain SGD its row should move {int(right[top]):,} times as far as it "
-        "does.",
+    title, said = "What an assignment loses", (
+        f"The batch of rank 0 has {came:,} gradients. With {whose} sum all of them arrive. The careless sum keeps "
+        f"{sum(left):,}, one for each different id, and loses {1 - sum(left) / came:.0%}. Id {int(ids[top])} appears "
+        f"{counts[top]:,} times, so with plain SGD its row should move {counts[top]:,} times as far as it does."
     )  # fmt: skip
+    svg = Svg(WIDTH, title, said)
+    y = legend(
+        svg,
+        heading(svg, "measured", said),
+        [("kept", SERIES[0].colour, SERIES[0].hatch, ""), ("lost", "none", "", "5 3")],
+    )
+    scale = 520.0 / counts[top]
+    rows: list[Row] = []
+    for k in most:
+        y += 19
+        kept_wide, name = max(2.5, scale * left[k]), f"id {int(ids[k])}"
+        svg.text(62, y + 11, name, 11, "end", bold=k == top)
+        svg.rect(70, y, scale * counts[k], 14, dash="5 3", stroke_width=0.9)
+        svg.rect(70, y, kept_wide, 14, SERIES[0].colour, SERIES[0].hatch, ON_COLOUR, stroke_width=0.6)
+        svg.text(78 + scale * counts[k], y + 11, f"{left[k]:,} of {counts[k]:,}", 11)
+        rows.append({"": name, "gradients in the batch": counts[k], "kept by the careless sum": left[k]})
+    return book.Figure(title, "measured", said, rows, svg=svg.render(y + 26))
 
 
 def rare_row(dense: Iterable[float], lazy: Iterable[float]) -> book.Figure:
@@ -246,6 +262,8 @@ def _half(lines: Mapping[str, Mapping[float, float]]) -> str:
     need = {name: next((f"{s:,}" for s in SIZES if line[float(s)] >= 0.5), "") for name, line in lines.items()}
     if not any(need.values()):
         return f"Under neither do {max(SIZES):,} rows answer half of the look-ups."
+    if need["LFU"] == need["LRU"]:
+        return f"Of these sizes, both need {need['LFU']} rows for half of the look-ups."
     lfu, lru = (need[name] or f"more than {max(SIZES):,}" for name in ("LFU", "LRU"))
     return f"Of these sizes, LFU needs {lfu} rows for half of the look-ups, and LRU {lru}."
 
@@ -269,28 +287,70 @@ LINKS = {"a language model": 50e9, "a recommender": 50e9, "phones, federated": 1
 RANKS = 128
 
 
-def archetypes() -> book.Table:
-    """Three jobs: what is held, what a step touches, what travels, and for how long."""
-    table: list[dict[str, object]] = []
-    touched = 1e-5 * TABLE  # bytes of the rows of all batches of a step
-    ids = touched / ROW
+def archetypes() -> book.Figure:
+    """Three jobs, on one scale of tenfolds: what each holds, and what a rank or client sends in a step or round."""
+    ids = 1e-5 * TABLE / ROW
     sent = {
         "a language model": max(cost.ring_all_reduce_bytes_by_rank(int(MODEL), 2, RANKS)),
-        "a recommender": int((2 * touched + ids * cost.ID_BYTES) / RANKS * (RANKS - 1) / RANKS),
+        "a recommender": int((2 * 1e-5 * TABLE + ids * cost.ID_BYTES) / RANKS * (RANKS - 1) / RANKS),
         "phones, federated": cost.fed_avg_round_bytes(int(4 * PHONE), 1, 1)[1],
     }
     held = {"a language model": 16 * MODEL, "a recommender": TABLE * (1 + 1 / 64), "phones, federated": 4 * PHONE}
-    share = {"a language model": "all weights", "a recommender": "one row in 100,000",
-             "phones, federated": "all weights, some clients"}  # fmt: skip
+    touched = {"a language model": "all weights", "a recommender": "one row in 100,000",
+               "phones, federated": "all weights, some clients"}  # fmt: skip
     answer = {
-        "a language model": "cut the state and the layers, sum dense gradients",
+        "a language model": "cut the state and the layers, all-reduce dense gradients",
         "a recommender": "cut the tables, pull and push touched rows, copy the dense part",
-        "phones, federated": "keep the data, average weights once a round",
+        "phones, federated": "keep the data at home, average weights once a round",
     }
-    for job, nbytes in sent.items():
-        table.append({
-            "job": job, "to be held": format_bytes(held[job], 3), "a step touches": share[job],
-            "sent by a rank or client": format_bytes(nbytes, 3), "on a link of": f"{format_bytes(LINKS[job], 3)}/s",
-            "takes": format_seconds(nbytes / LINKS[job], 3), "so": answer[job],
-        })  # fmt: skip
-    return book.Table(table, caption="Three jobs (simulated)")
+    told = {
+        job: f"sends {format_bytes(n, 3)} in {format_seconds(n / LINKS[job], 3)} over {format_bytes(LINKS[job], 3)}/s"
+        for job, n in sent.items()
+    }
+    title = "Three jobs: what is held, and what travels"
+    said = " ".join(
+        f"{job[0].upper()}{job[1:]}: {format_bytes(held[job], 3)} are held, a step touches {touched[job]}, and a "
+        f"{'client' if 'phones' in job else 'rank'} {told[job]}."
+        for job in sent
+    )  # fmt: skip
+    rows: list[Row] = [
+        {"job": job, "to be held": format_bytes(held[job], 3), "a step touches": touched[job],
+         "sent by a rank or client": format_bytes(n, 3), "on a link of": f"{format_bytes(LINKS[job], 3)}/s",
+         "takes": format_seconds(n / LINKS[job], 3), "so": answer[job]}
+        for job, n in sent.items()
+    ]  # fmt: skip
+    return book.Figure(title, "simulated", said, rows, svg=_jobs(title, said, held, sent, touched, told, answer))
+
+
+def _jobs(
+    title: str, said: str, held: Mapping[str, float], sent: Mapping[str, float], touched: Mapping[str, str],
+    told: Mapping[str, str], answer: Mapping[str, str],
+) -> str:  # fmt: skip
+    """A square dot for what is held and a round one for what is sent, with an arrow from one to the other."""
+    svg = Svg(WIDTH, title, said)
+    y = heading(svg, "simulated", said) + 26
+    left, wide, low, high = 30.0, WIDTH - 70.0, 6.0, 14.0  # from 1 MB to 100 TB
+
+    def at(nbytes: float) -> float:
+        return left + wide * (math.log10(nbytes) - low) / (high - low)
+
+    bottom = y + 76 * len(sent) - 4
+    for power, name in ((6, "1 MB"), (9, "1 GB"), (12, "1 TB")):
+        svg.line(at(10.0**power), y - 14, at(10.0**power), bottom, faint=True)
+        svg.text(at(10.0**power), y - 18, name, 10.5, "middle")
+    for k, (job, nbytes) in enumerate(sent.items()):
+        row, look = y + 76 * k + 34, SERIES[k]
+        svg.text(8, row - 24, job, 12.5, bold=True)
+        svg.text(8 + 8.2 * len(job), row - 24, f"a step touches {touched[job]}", 11)
+        x, end = at(held[job]), at(nbytes)
+        if x - end > 12:
+            svg.line(x - 9, row, end + 12, row, width=2)
+            svg.arrow_head(end + 10, row, -1, 0, 8)
+        svg.rect(x - 9, row - 9, 18, 18, look.colour, look.hatch, ON_COLOUR)
+        svg.rect(end - 7, row - 7, 14, 14, look.colour, "", ON_COLOUR, radius=7)
+        svg.text(min(x + 14, WIDTH - 100), row + 4, f"holds {format_bytes(held[job], 3)}", 11)
+        svg.text(8, row + 24, f"{told[job]}: {answer[job]}", 11)
+    svg.text(
+        8, bottom + 14, "square: bytes that the job holds   circle: bytes that a rank or client sends in a step", 11
+    )
+    return svg.render(bottom + 24)

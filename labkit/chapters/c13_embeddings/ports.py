@@ -147,9 +147,9 @@ def many_workers(run: Any, servers: int, kilobytes: int) -> str:
     if servers > 1:
         each, part = "each server", "share of a gradient"
     told = (
-        f"Each further worker costs the ring two latencies of {format_seconds(LATENCY)}. It also sends {each} one more "
-        f"{part}, and fetches as much from it. This {part.split()[0]} has {format_bytes(share, 3)} and takes "
-        f"{format_seconds(takes, 3)}. "
+        f"Each further worker makes the ring two latencies of {format_seconds(LATENCY)} longer. Through {each}, it "
+        f"adds one more {part} to each of the two directions. This {part.split()[0]} has {format_bytes(share, 3)} and "
+        f"takes {format_seconds(takes, 3)}. "
     )
     if abs(takes - LATENCY) < 1e-9:
         return told + "That is as long as a latency, so both become slower alike, and the ring stays faster."

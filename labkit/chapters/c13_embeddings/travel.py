@@ -30,7 +30,8 @@ def piles(run: Any, placement: str, skew: float) -> book.Player:
     title = "Requests pile up at the owners of the rows"
     frames = []
     final = _counted(mixed, n)
-    most = max(1, *(max(row) for row in final))
+    by_range = [(i * n // ROWS, i * n / ROWS % 1) for one in told for i in one.asked]  # one height for all placements
+    most = max(1, *(max(row) for row in final), *(max(row) for row in _counted(by_range, n)))
     for k in range(1, MOMENTS + 1):
         some = mixed[: len(mixed) * k // MOMENTS]
         so_far = [sum(r == owner for owner, _ in some) for r in range(n)]
@@ -87,7 +88,7 @@ def _piled(
         x = LEFT + WIDE + 16
         svg.text(x, y + band / 2 + 6, f"{so_far[r] / total:.0%}", 20, bold=True)
         svg.text(x + 58, y + band / 2, f"{so_far[r]:,} requests", 11.5)
-        svg.text(x + 58, y + band / 2 + 13, f"expected {_part(law[r])} ({_part(drawn[r])} of all ids)", 9.5)
+        svg.text(x + 58, y + band / 2 + 13, f"expected: {_part(law[r])} ({_part(drawn[r])} of ids)", 9.5)
     y = top + n * band + 12
     nth = {2: "second", 3: "third"}.get(n, f"{n}th")
     held = {"range": "neighbouring ids", "modulo": f"every {nth} id", "columns": "its columns of all ids",

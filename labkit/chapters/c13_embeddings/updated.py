@@ -147,6 +147,10 @@ def only_touched_rows_move(student: Reader) -> str:
         want_squares[p] += gradient.square().mean(1)
     want_rows = _other_steps("", rows, squares, steps)  # without a slip
     _state_is_right(student, got, rows, squares, steps, want_rows, want_squares)
+    quiet = [(torch.tensor([1, 4]), torch.zeros(2, 4, dtype=torch.float64))]  # a gradient may be zero
+    new, _ = _explained(student, "step_rows", (rows, torch.zeros_like(squares), quiet, 0.3), _steps, STEP_CAUSES)
+    student.expect(torch.equal(new, rows), "The usual rows are right. But a touched row may have a gradient of 0 "
+                   "before it has had any other, and your step then divides 0 by 0: add 1e-8 to the root.")  # fmt: skip
     return (
         "Three steps touch four of six rows. Each sum of squares grew before its row moved, and the two other rows did "
         "not change."
