@@ -93,7 +93,9 @@ def tuned(training: Run, world_size: int) -> Workbench:
         "link": choice("link", {"narrow: 1 MB/s": "narrow", "far: 20 ms": "far", "free": "free"}, "narrow"),
     }  # fmt: skip
     views: list[View] = [pictures.tuned_said, pictures.tuned_curve]
-    return book.workbench(training, controls, views, title="Your own method", ranks=world_size, clock="virtual")
+    return book.workbench(
+        training, controls, views, title="A learning rate for each method", ranks=world_size, clock="virtual"
+    )
 
 
 def link(name: str) -> Network:

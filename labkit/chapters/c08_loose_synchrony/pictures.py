@@ -18,7 +18,7 @@ from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
 from labkit.chapters.c08_loose_synchrony import drawings
 from labkit.chapters.c08_loose_synchrony.methods import Contest, Race
-from labkit.chapters.c08_loose_synchrony.task import Served
+from labkit.chapters.c08_loose_synchrony.task import LAST, Served
 from labkit.optim.synchrony import graphs
 
 Runs = Mapping[str, Served]
@@ -26,12 +26,11 @@ Runs = Mapping[str, Served]
 
 def by_time(runs: Runs) -> book.Figure:
     """The loss by the time of the virtual clock, one line a policy."""
-    told = ", ".join(f"{name} is at {served.last():.2f} after {served.updates()} gradients"
-                     for name, served in runs.items())  # fmt: skip
+    told = ", ".join(f"{name} {served.last():.2f} ({served.updates()} gradients)" for name, served in runs.items())
     return book.lines(
         {name: _thinned(served.curve()) for name, served in runs.items()}, x="milliseconds",
         y="loss on digits kept back", title="Loss by time", badge="emulated",
-        sentence=f"In the end, as a mean over the last five updates, {told}.",
+        sentence=f"Mean loss over the last {seconds_text(LAST)}, and gradients until then: {told}.",
     )  # fmt: skip
 
 
@@ -213,7 +212,7 @@ def rounds_curve(result: Any) -> book.Figure:
 
 def drift(distances: Mapping[float, Mapping[float, float]]) -> book.Figure:
     """How far the ranks' weights are apart in a training with gossip. distances: of a rate, by step."""
-    told = ", ".join(f"{some[max(some)]:.2g} with {rate:g}" for rate, some in distances.items())
+    told = " and ".join(f"{some[max(some)]:.2f} at a rate of {rate:g}" for rate, some in distances.items())
     return book.lines({f"rate {rate:g}": dict(some) for rate, some in distances.items()}, x="step",
                       y="consensus distance", title="How far the ranks are apart", badge="measured",
                       sentence=f"After the last step the consensus distance is {told}.")  # fmt: skip
@@ -283,7 +282,7 @@ def _strip(svg: Svg, lane: Sequence[Piece], end: float, left: float, y: float, s
 def agreement(measured: Sequence[float], rate: float, name: str, neighbours: int = 0) -> book.Figure:
     """How far the ranks are apart, round by round, beside the mixing rate; and the rounds until a tenth is left.
 
-    neighbours: to how many others a rank sends, at most.
+    neighbours: to how many others a rank sends.
     """
     part, last = [v / measured[0] for v in measured], len(measured) - 1
     said = f"{name[0].upper()}{name[1:]}: "
@@ -292,7 +291,7 @@ def agreement(measured: Sequence[float], rate: float, name: str, neighbours: int
         said += f"after {last} rounds {part[-1]:.0%} of the distance is left, which is more than a tenth."
     else:
         said += f"a tenth of the distance or less is left after {there} round{'s' * (there != 1)}."
-        said += f" In each a rank sends at most {neighbours} messages." if neighbours else ""
+        said += f" In each a rank sends {neighbours} message{'s' * (neighbours != 1)}." if neighbours else ""
     said += (
         " The mixing rate is 0: after one round all ranks agree, up to rounding."
         if rate < 1e-6

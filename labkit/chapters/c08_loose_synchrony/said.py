@@ -21,6 +21,11 @@ def most_often(served: Served) -> int:
     return max(set(served.taus()), key=served.taus().count)
 
 
+def _first(words: str) -> str:
+    """The words, as a sentence begins."""
+    return words[:1].upper() + words[1:]
+
+
 def ages(runs: Mapping[str, Served]) -> Conclusion:
     """What staleness depends on, and what it does not."""
     means = [served.mean_tau() for served in runs.values()]
@@ -31,13 +36,14 @@ def ages(runs: Mapping[str, Served]) -> Conclusion:
          "high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes: it lies between {low:.1f} "
          "and {high:.1f} in the three runs.",
          "True": "If somebody is late, the *mean* stays between {low:.1f} and {high:.1f}."},
-        "Why? Let $N$ be the number of workers, and add up the staleness of all gradients that are being computed. "
-        "Each update makes the gradients of the other $N - 1$ workers staler by 1, so it adds $N - 1$ to this sum. It "
-        "also removes the staleness of the gradient that has just arrived. In the long run the sum neither grows nor "
-        "shrinks, so the gradients that arrive have a staleness of $N - 1$ on average.",
         {"worst > 2 * even + 1": "But the gradients of a slow worker are far staler than the mean: up to {worst} "
          "updates.",
          "True": "The largest staleness was {worst}."},
+        "\n\n<details><summary>Where does this mean come from?</summary>\n\n"
+        "Let $N$ be the number of workers, and add up the staleness of all gradients that are being computed. "
+        "Each update makes the gradients of the other $N - 1$ workers staler by 1, so it adds $N - 1$ to this sum. It "
+        "also removes the staleness of the gradient that has just arrived. In the long run the sum neither grows nor "
+        "shrinks, so the gradients that arrive have a staleness of $N - 1$ on average.\n\n</details>",
         same=f"{min(means):.1f}" == f"{max(means):.1f}", even=most_often(runs["nobody"]), low=min(means),
         high=max(means), worst=max(max(served.taus()) for served in runs.values()),
     )  # fmt: skip
@@ -54,8 +60,8 @@ def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
          "stale < 1.2 * fresh": "Without momentum stale gradients cost little here, on average over three seeds.",
          "min(slow) > max(quick)": "Staleness has a price even without momentum.",
          "True": "Without momentum stale gradients are worse on average, though the seeds' ranges overlap."},
-        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum stale gradients do real harm: the best ASP run with it is "
-         "worse than the worst BSP run with momentum.",
+        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum stale gradients do real harm: there even the best ASP "
+         "run is worse than the worst BSP run.",
          "stale_9 > 1.1 * fresh_9": "With momentum stale gradients are worse on average, though the seeds' ranges "
          "overlap.",
          "True": "With momentum too, the gradients of this small world are not stale enough to do much harm."},
@@ -76,8 +82,8 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
     bounded = [of["SSP"] for of in runs.values()]
     return book.conclude(
         {"some > 1.1 and some > same": "If delays come and go, it helps to let workers run ahead by a few steps: SSP "
-         "gets {some:.2f} times as many gradients as BSP, and ASP {often:.2f} times as many. Against a worker that is "
-         "always slow SSP cannot help for long: once the others are {s} steps ahead, they go at its pace. In this "
+         "gets {some:.2f} times as many gradients as BSP, and ASP {often:.2f} times as many.\n\nAgainst a worker that "
+         "is always slow SSP cannot help for long: once the others are {s} steps ahead, they go at its pace. In this "
          "short run their head start still gives SSP {same:.2f} times as many gradients as BSP.",
          "True": "It helps to let workers run ahead only if the late worker can catch up later. SSP gets {some:.2f} "
          "times as many gradients as BSP where delays come and go, and {same:.2f} times where one worker is always "
@@ -85,12 +91,15 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
         "With this worker ASP gets {free:.2f} times as many, but its gradients are stale, and section 3 asks what "
         "stale gradients cost. So it is better to replace a machine that is always slow, and chapter 17 shows how to "
         "find it.\n\n"
-        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness. You may "
-        "begin a gradient only if no worker is more than $s$ steps behind you, so at worst another worker is $s$ "
-        "steps behind. While you compute, this worker may catch up with you ($s$ updates) and get $s$ steps ahead of "
-        "you ($s$ more). With a lead of exactly $s$ it may still begin one more gradient. So meanwhile each of the "
-        "other $N - 1$ workers brings at most $2s + 1$ updates, and $\\tau \\le (N-1)(2s+1)$, which is {most} here.",
+        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness: "
+        "$\\tau \\le (N-1)(2s+1)$, which is {most} here.",
         {"oldest <= most": "The largest staleness in the SSP runs was {oldest}."},
+        "\n\n<details><summary>Where does this bound come from?</summary>\n\n"
+        "You compute one gradient. Meanwhile each of the other $N - 1$ workers brings at most $2s + 1$ updates:\n\n"
+        "| what the other worker does while you compute | its updates |\n|---|---|\n"
+        "| it was at most $s$ steps behind you when you began, and catches up | at most $s$ |\n"
+        "| it gets $s$ steps ahead of you | $s$ |\n"
+        "| with a lead of exactly $s$ it may still begin one more gradient | 1 |\n\n</details>",
         some=some, same=same, free=free, often=often, whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
         oldest=max(max(served.taus()) for served in bounded),
@@ -109,13 +118,15 @@ def drift(gossiping: Mapping[float, Any], whole: Any) -> Conclusion:
         {"few_ranks": "(On a ring of so few ranks a round averages over all of them, so this is only the distance that "
          "the last gradients have made.)", "True": ""},
         {"quicker > 1.1": "Over the far link the steps with gossip are {quicker:.1f} times as fast as those with "
-         "all-reduces. In a step of gossip a rank waits for one message, and in the all-reduce that the book chooses "
-         "here, which is no ring, for a chain of {chain}.",
+         "all-reduces. In a step of gossip a rank waits for one message. The all-reduce that the book chooses here is "
+         "no ring, but it still is a chain of {chain} messages.",
          "True": "Over the far link the steps are about as fast as those with all-reduces, because between so few "
          "ranks the chain of an all-reduce is as short as that of gossip."},
-        {"ours > theirs": "In the end the mean of the ranks has a loss of {ours:.2f}, and with all-reduces it is "
-         "{theirs:.2f}: each gradient was taken at other weights than the mean.",
-         "True": "In the end the mean of the ranks has a loss of {ours:.2f}, and with all-reduces it is {theirs:.2f}."},
+        {"ours > theirs": "In the end the mean of the ranks' weights has a loss of {ours:.2f}, and with all-reduces it "
+         "is {theirs:.2f}. One reason is that each rank computes its gradients with its own weights, not with their "
+         "mean.",
+         "True": "In the end the mean of the ranks' weights has a loss of {ours:.2f}, and with all-reduces it is "
+         "{theirs:.2f}."},
         "(One run.)",
         ends=ends, times=ends[1] / ends[0], few_ranks=whole.trace.world_size <= 3,
         chain=round((theirs[0] / max(many) - methods.STEP) / methods.FAR), low=low, high=high,
@@ -127,7 +138,7 @@ def drift(gossiping: Mapping[float, Any], whole: Any) -> Conclusion:
 def two_walks(signs: Points, helped: Points) -> Conclusion:
     """Where signs lead alone, and with error feedback."""
     return book.conclude(
-        {"plain > 0.99 * first and ends < 0.1 * first": "With error feedback messages of the same size lead to the "
+        {"plain > 0.99 * first and ends < 0.1 * first": "With error feedback, messages of the same size lead to the "
          "minimum, while signs alone never get below the loss that they began with."},
         "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}.\n\n"
         "<details><summary>Why do signs alone work on many networks?</summary>\n\n"
@@ -151,8 +162,8 @@ def rounds(runs: Mapping[str, Any], shorter: float = 0.0) -> Conclusion:
     return book.conclude(
         "With {rare} the same 64 steps are {less:.1f} times as fast as with {every}, because there are far fewer "
         "all-reduces.",
-        {"0 < shorter < 0.98 * less": "These are rings. With the shorter chain that the book's all-reduce would "
-         "choose on this link, the factor would be only {shorter:.1f}.", "True": ""},
+        {"0 < shorter < 0.98 * less": "The cell uses rings. With the shorter chain that the book's all-reduce "
+         "would choose on this link, the factor would be only {shorter:.1f}.", "True": ""},
         {"worse < 0.1": "The loss in the end is nearly the same, although the ranks drift apart between two averages.",
          "True": "But the loss in the end is higher by {worse:.2f}, because the ranks drift apart between two "
          "averages."},
@@ -185,8 +196,8 @@ def votes() -> Conclusion:
     return book.conclude(
         "What the ranks get is not a sum of what they have sent, so no rank can tell which part of its gradient is "
         "missing. So the vote has no error feedback, and in the valley of section 6 it would be stuck. But on "
-        "many networks a majority is right even more often than one rank, as the noise there has a single peak at the "
-        "mean."
+        "many networks a majority is right even more often than one rank, because the noise there has a single peak at "
+        "the mean."
     )
 
 
@@ -218,13 +229,13 @@ def vote(contest: Contest) -> Conclusion:
          "gradients with every seed.",
          "True": "The vote has no error feedback. Yet its loss is not clearly different from that of whole gradients, "
          "as the ranges of the three seeds overlap."},
-        {"below": "Below whole gradients with every seed ended {below}, although less of each gradient was sent. Do "
+        {"below": "{below} ended below whole gradients with every seed, although less of each gradient was sent. Do "
          "not expect that elsewhere: this is a small task of {steps} steps.",
          "True": ""},
         {"more > 1.05": "\n\nPowerSGD sends {more:.2f} times as much here as with the rings of section 7. Its factors "
          "are small, so the book's `DataParallel` chooses an all-reduce with a shorter chain of messages, but more "
          "bytes.", "True": ""},
-        more=more, voted=voted, whole=whole, below=listing(below) if below else "",
+        more=more, voted=voted, whole=whole, below=_first(listing(below)) if below else "",
         steps=4 * len(contest["whole gradients"][0].curve),
     )  # fmt: skip
 
@@ -235,7 +246,7 @@ def pairs(runs: Mapping[str, Any]) -> Conclusion:
     return book.conclude(
         {"min(together) > 0.95 * max(together)": "With synchronous gossip the delay moves one neighbour "
          "further in each step. Here every even rank is a neighbour of every odd one, so from the second step on the "
-         "slow rank sets the pace of all. The times are from then on.",
+         "slow rank sets the pace of all. The times above leave out the first step.",
          "True": "With synchronous gossip the slow rank holds up the others."},
         {"max(quick) < 0.5 * slow": "In pairs the slow rank holds up only itself."},
         "What the meetings cost in loss is not measured here.",
@@ -249,6 +260,7 @@ def links(race: Race) -> Conclusion:
     best, far, quick = (race.best(link) for link in ("narrow link", "far link", "free link"))
     others = [name for name in race.times["far link"] if name not in (far, whole)]
     after = max(others, key=lambda name: race.gain("far link", name), default="")
+    late = [name for name in reached if name not in narrow]
     return book.conclude(
         {"gain > 1.05": "**Narrow link.** Few bytes make short steps: the fastest method is {best}, with {one:.2f} s "
          "where whole gradients need {base:.2f} s.",
@@ -257,7 +269,7 @@ def links(race: Race) -> Conclusion:
          "few and slowest < first": "Of the methods that reached the target with all three seeds, those that send much "
          "less are faster.",
          "True": ""},
-        {"late": "With some seed the target was not reached by {late}.", "True": ""},
+        {"late": "{late} did not reach the target with all three seeds.", "True": ""},
         {"b > 1.05 and rounds": "\n\n**Far link.** The length of the chain of messages decides: the fastest "
          "method is {far}, {far_told} times as fast as whole gradients.",
          "b > 1.05": "\n\n**Far link.** The fastest method is {far}, {far_told} times as fast as whole gradients.",
@@ -268,14 +280,14 @@ def links(race: Race) -> Conclusion:
          "far != best": "The winner of the narrow link, {best}, is {too_told} times as fast here.", "True": ""},
         {"best == 'majority vote' and too < 0.95": "A vote needs a chain of two messages, the votes and the "
          "outcome, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
-        {"0 < thin < 0.8": "PowerSGD comes to only {thin:.2f}, because its second all-reduce begins when the first one "
-         "has ended.", "True": ""},
+        {"0 < thin < 0.8": "PowerSGD comes to only {thin:.2f}, because its second all-reduce begins only when the "
+         "first one has ended.", "True": ""},
         {"c < 1.005": "\n\n**Free link.** If messages cost nothing, no method would be faster than whole gradients.",
          "True": "\n\n**Free link.** If messages cost nothing, the best method would be {c_told} times as fast."},
         {"c < 1.005": "So you would keep them, as there is nothing more to tune.",
          "c < 1.15": "There is little to gain then, so you would keep whole gradients, as there is nothing more to "
          "tune.",
-         "True": "That is {quick}, which needs fewer steps here. Three seeds on one small task are too few to count on "
+         "True": "That is {quick}, which needs fewer steps here. Three seeds on one small task are too few to rely on "
          "that."},
         {"missing > 0.5": "\n\nWith so few steps most methods did not reach the target, so do not choose by this "
          "picture: take more *steps*.", "True": ""},
@@ -290,5 +302,5 @@ def links(race: Race) -> Conclusion:
         next=after, next_told=race.told("far link", after) if after and race.gain("far link", after) > 1.05 else "",
         thin=race.gain("far link", "PowerSGD rank 2"),
         missing=sum(name not in narrow for name in reached) / len(reached),
-        late="; ".join(name for name in reached if name not in narrow),
+        late=_first(listing(late)) if late else "",
     )  # fmt: skip

@@ -5,6 +5,7 @@ Everything is a function of seeds, and time is that of the virtual clock, on whi
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ from labkit.parallel.server.server import full_rate
 from labkit.wire import Group
 
 STEP = 0.01  # seconds of the virtual clock that a gradient takes when nothing is wrong
-BATCH, RATE, OFTEN = 16, 0.6, 0.2  # examples of a worker; the rate of an averaged gradient; how often one is late
+BATCH, RATE, OFTEN = 16, 0.8, 0.2  # examples of a worker; the rate of an averaged gradient; how often one is late
+LAST = 0.05  # seconds at the end of a run over which its loss is averaged
 WIDTHS = (64, 32, 10)
 LATE = ["nobody", "now and then", "always the same"]
 
@@ -125,7 +127,7 @@ class ByRule:
 
 @dataclass
 class Served:
-    """What a server saw. at: seconds since it began, of each update, and losses: after each of them."""
+    """What a server saw, until `seconds`. at: seconds since it began, of each update, and losses: after each one."""
 
     name: str
     log: list[Update]
@@ -147,8 +149,14 @@ class Served:
         return len(self.log)
 
     def last(self) -> float:
-        """The loss in the end, as the mean after the last five updates."""
-        return sum(self.losses[-5:]) / max(1, len(self.losses[-5:]))
+        """The mean loss over the last `LAST` seconds: of the same time, however many updates a policy has in it."""
+        to, begin, total = self.seconds, self.seconds - LAST, 0.0
+        for at, loss in zip(reversed(self.at), reversed(self.losses), strict=True):
+            since = max(at, begin)
+            total, to = total + (to - since) * loss, since
+            if at <= begin:
+                break
+        return total / (self.seconds - to)
 
     def lead(self) -> int:
         """By how many clocks a worker was ever ahead of the slowest when it got the weights."""
@@ -171,12 +179,13 @@ class Served:
 
 def serve(
     weights: Tensor, group: Group, rule: str | Policy, rate: float = RATE, momentum: float = 0.0,
-    factor: Any = full_rate, bound: int = 0,
+    factor: Any = full_rate, bound: int = 0, end: float = math.inf,
 ) -> Served:  # fmt: skip
     """Be the server until all workers have ended. rate: of one clock of all workers, whatever the policy. bound: of
     SSP, where `rule` is only its name.
 
-    factor: what the rate of an update is multiplied by, by its staleness.
+    factor: what the rate of an update is multiplied by, by its staleness. end: seconds, and what comes later is left
+    out. (A worker finishes the gradient that it has begun, and under BSP that is up to a whole step.)
     """
     workers, kept = group.size - 1, policy(rule, bound)
     began, losses = now(group), list[float]()
@@ -190,11 +199,12 @@ def serve(
     named = {"weights": weights}
     server = Server(named, group, [0], policy=kept, optimizer=partial(Watched, lr=each, momentum=momentum),
                     rate=factor)  # fmt: skip
-    log = server.serve()
+    log = [update for update in server.serve() if update.at / 1e9 - began <= end + 1e-9]
     at = [update.at / 1e9 - began for update in log]
     if kept.together:  # one step for all gradients of a clock
         at = sorted(set(at))
-    return Served(type(kept).__name__, log, at, losses, workers, getattr(kept, "s", None), now(group) - began)
+    seconds = min(end, now(group) - began)
+    return Served(type(kept).__name__, log, at, losses[: len(at)], workers, getattr(kept, "s", None), seconds)
 
 
 class Job:
@@ -210,7 +220,7 @@ class Job:
         self.weights = begin(seed)
 
     def serve(self, rule: str | Policy) -> Served:
-        return serve(self.weights, self.group, rule, **self.how)
+        return serve(self.weights, self.group, rule, end=self.end, **self.how)
 
     def steps(self) -> Iterator[tuple[Images, float]]:
         """A batch, and the seconds that its gradient takes, until the time is over."""
