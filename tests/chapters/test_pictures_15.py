@@ -240,6 +240,26 @@ def test_a_memo_shows_the_planners_plan_also_to_one_that_does_not_fit_and_refuse
         assert told(**choices).startswith("**It cannot run") and why in told(**choices)
 
 
+def test_a_model_of_the_reader_s_own_is_searched_and_comes_with_reasons_and_error(monkeypatch) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(panels, "recorded", lambda bench, often: bench)
+    monkeypatch.setattr(panels.book, "workbench", lambda run, controls, views, **how: asked.update(controls))
+    monkeypatch.setattr(panels, "_own", {})
+    own = planner.Model("odd", layers=44, hidden=5632, heads=44, vocabulary=50_000)
+    panels.plan_and_try(print, own)
+    assert asked["model"].options[-1] == "odd"
+    one = panels.Tried((found := panels.searched("odd", "1,024 H100")), panels.chosen(found, 1))
+    assert found.model is own and "is the planner's mean error" in panels.in_words(one).replace("That is", "is")
+    assert "misses the worst of them by 8.6%" in panels.price_and_trust(one)
+    assert all("ms: " in row["beside the first"] for row in list(panels.why_lost(one))[1:])
+    with pytest.raises(ValueError, match="there is a model 'GPT-3 175B' already"):
+        panels.plan_and_try(print, dataclasses.replace(own, name="GPT-3 175B"))
+
+
+def test_where_the_page_sends_the_reader_for_tp8_a_plan_with_tp8_comes_first() -> None:
+    assert panels.searched("Llama 3 405B", "1,024 A100").winner.plan.tensor == 8
+
+
 def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() -> None:
     found = planner.search(MODELS["Llama 3 405B"], planner.a100_cluster(64), 1024)
     one = panels.Tried(found, panels.chosen(found, 1))
@@ -261,7 +281,7 @@ def test_what_follows_the_degrees_is_explained_before_the_first_such_name(model:
     for one in found.best:
         signs = {word.rstrip("0123456789").split("_")[0] for word in pictures.short(one).split()}
         assert signs - {"TP", "PP", "DP", "ZeRO-"} <= told
-    assert {"CP", "HSDP", "b", "v", "zb", "sel", "full"} == told
+    assert {"CP", "HSDP", "b", "v", "zb", "sel", "full"} == told - {"TP"}
 
 
 def test_a_plan_made_small_says_what_was_left_out() -> None:

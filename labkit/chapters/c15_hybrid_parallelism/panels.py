@@ -127,9 +127,12 @@ class Watched(WithMore):
 search = functools.cache(planner.search)  # one that was made before is not made again
 
 
+_own: dict[str, planner.Model] = {}  # the reader's, by name
+
+
 def searched(model: str, machine: str, network: str = "full", batch: int = 1024) -> Search:
     """`search` by names of the panel."""
-    return search(MODELS[model], cluster(machine, network), batch)
+    return search((MODELS | _own)[model], cluster(machine, network), batch)
 
 
 def tried_small(world: Any, shape: Any) -> Any:
@@ -167,9 +170,17 @@ def chosen(found: Search, place: int) -> Estimate:
     return found.nearest
 
 
-def plan_and_try(run: Run) -> book.Workbench:
-    """What is trained on what, and which of the five best plans is tried on real ranks."""
+def plan_and_try(run: Run, *own: planner.Model) -> book.Workbench:
+    """What is trained on what, and which of the five best plans is tried on real ranks. own: models of the reader.
+
+    Raises ValueError for a name that another model has.
+    """
     models = ["Llama 3 8B", "Llama 3 70B", "GPT-3 175B", "Llama 3 405B"]
+    for one in own:
+        if one.name in MODELS:
+            raise ValueError(f"there is a model {one.name!r} already: give yours another name")
+        _own[one.name] = one
+        models += [one.name] * (one.name not in models)
     controls = {
         "model": choice("model", models, "GPT-3 175B"), "machine": choice("machine", [*CLUSTERS], "1,024 H100"),
         "network": list(NETWORKS),
@@ -224,6 +235,8 @@ def price_and_trust(one: Tried) -> str:
         said += f", ${1000 * plan.dollars_per_million_tokens:,.0f} {plan.cluster.price_said}"
     elif plan.cluster.price is None:
         said += "; we have no price for this machine"
+    else:
+        said += "; the card of which we have a price holds only 40 GB"
     said += ". " if named else ". No run on this machine was checked. "
     said += f"The planner was fitted to 13 published runs{'' if named else ' on A100s and H100s'}, and it misses the "
     said += f"worst of them by {pictures.published_error(max):.1%}."
@@ -286,7 +299,7 @@ def tried(one: Tried) -> str:
         + (" This is further off than any of the plans in section 4." if abs(off) > 0.1 else "")
         + small.made_small(one.plan.plan, config)
         + " So the run tests whether the planner adds up a plan of this shape correctly. It cannot tell which plan is "
-        f"the fastest on the {one.plan.cluster.gpu.name}s{_the_same(one, config)}."
+        f"the fastest on the {one.plan.cluster.gpu.name}s.{_the_same(one, config)}"
     )
 
 
@@ -296,8 +309,10 @@ def _the_same(one: Tried, shape: Any) -> str:
         str(n) for n, plan in enumerate(one.found.best[:5], 1)
         if plan is not one.plan and small.shape_of(plan.plan) == shape
     ]  # fmt: skip
-    plans = f"plan{'s' * (len(alike) > 1)} {listing(alike)}"
-    return f", and made this small, {plans} would even be this same run" if alike else ""
+    if not alike:
+        return ""
+    many = len(alike) > 1
+    return f" Plan{'s' * many} {listing(alike)} even become{'' if many else 's'} the same small run."
 
 
 def pictures_of_run(one: WithMore) -> book.Figure | str:

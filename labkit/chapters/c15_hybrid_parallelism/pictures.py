@@ -179,7 +179,7 @@ def watched(signals: Mapping[str, same.Signals], seed: int, head: str = "mistake
         for name, each in signals.items()
     ]
     one = same.on_one_device(seed)
-    said = f"whose loss is {one.losses[0]:.3g} and norm {one.norms[0]:.3g}. A dash is no more than rounding"
+    said = f"whose loss is {one.losses[0]:.3g} and norm {one.norms[0]:.3g}. A dash is less than a millionth"
     return book.Table(rows, caption=f"How far each signal is from that of one device, {said} (measured)")
 
 
@@ -414,7 +414,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
          "signal": "✓\u00a0fine" if seen[strategy][1] else "✗\u00a0red"}
         for strategy, signal in (
             ("the step", "ranks compute for more than half of it"),
-            ("ZeRO", f"state below {format_bytes(budget, 3)}, between sharded and not"),
+            ("ZeRO", f"state below {format_bytes(budget, 3)}: less if it is sharded, more if it is whole"),
             ("tensor", "on average all-reduces in layers take less than a quarter of computing"),
             ("pipeline", "no rank waits more than a quarter of the step for a partner that is not ready (messages on "
              "their way are not counted)"),

@@ -109,7 +109,7 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
         "has become $2\\cdot\\frac{{{ring[2]}}}{{{ring[3]}}}$. All GPUs together send twice as much, because there are "
         "twice as many.\n\n"
         "Do gradients need the fast links, then? Tensor parallelism sends far more, {tensor} in a step of {model}, but "
-        "in many small exchanges, and this planner assumes that a GPU waits for each. Gradients are the largest "
+        "in many small exchanges, and in these formulas a GPU waits for each. Gradients are the largest "
         "*single* exchange, {data} for the busiest GPU, but they travel once a step, and a part of them during the "
         "last microbatch's backward pass. So gradients may leave the node.\n\n"
         "<details><summary>Where do the {data} come from, and what do all GPUs send together?</summary>\n\n"
@@ -259,8 +259,8 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
         {"average[1] > 1e-9 and average[3] < 1e-6": "- *Averaged twice.* The norm is half of what it should be, but "
          "the weights hardly differ. Both gradients are above the limit for clipping, and clipped to "
          "the same length they give the same step. Without clipping AdamW would hide it, too, because it "
-         "divides by the size of the gradient. (What is left comes from the 1e-6 that clipping adds to the norm before "
-         "it divides.)\n",
+         "divides by the size of the gradient. (The weights do differ by {average[3]:.0e}, because clipping adds "
+         "1e-6 to the norm before it divides.)\n",
          "True": "- *Averaged twice.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
         "\nCheck a checkpoint in the same way: loaded into another cut, it must give the same next loss (chapter 18).",
         twice=off["norm counted twice"], tied=off["tied matrix apart"], data=off["data by rank"],
@@ -416,13 +416,13 @@ def predicted(
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
         "They leave out the messages between stages, and the logits, which give the last stage more work.",
-        {"luck": "For {worst} they come nearer than the planner, but only because two of their mistakes nearly "
-         "cancel.", "True": ""},
+        {"luck": "For {worst} they come nearer than the planner, but only by luck: they count a bubble that is too "
+         "long, and leave out messages and logits, and the two mistakes nearly cancel.", "True": ""},
         "\n\nHere the planner knew the machine, because we made it up. Of a real machine you know only the data sheet, "
         "and a data sheet promises too much. So people measure a few steps, fit a few parameters to them, and then "
-        "test the planner on *other* plans. The next cell does the same with four of the runs. It fits which part of "
-        "their peak matrix products reach, and which part of their bandwidth the links between nodes. Its picture has "
-        "the other four runs.",
+        "test the planner on *other* plans. The next cell does the same with four of the runs. It fits two shares: how "
+        "much of its peak a matrix product reaches, and how much of its bandwidth a link between nodes reaches. Its "
+        "picture has the other four runs.",
         luck="zb" in worst and abs(yours_off[worst]) < abs(off[worst]), median=median(map(abs, off.values())),
         worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds,

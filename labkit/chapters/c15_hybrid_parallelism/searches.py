@@ -64,10 +64,10 @@ def search(
     return book.conclude(
         "{whose} search with labkit's seconds has varied the three degrees, with ZeRO-1 and `sel` in all "
         "plans. The planner looks at {considered:,} plans, and its step is {gain:.0%} shorter.\n\n",
-        {"chunks > 1 and pipe[1] < pipe[0]": "- *Interleaved stages* (`v{chunks}`) wait {pipe[1]:.2f} s for the "
-         "pipeline instead of {pipe[0]:.2f} s.\n", "True": ""},
-        {"sums[1] < sums[0]": "- *Fewer tensor ranks* wait {sums[1]:.2f} s for their all-reduces instead of "
-         "{sums[0]:.2f} s.\n", "True": ""},
+        {"chunks > 1 and pipe[1] < pipe[0]": "- *Interleaved stages* (`v{chunks}`): its plan waits {pipe[1]:.2f} s for "
+         "the pipeline, and yours {pipe[0]:.2f} s.\n", "True": ""},
+        {"sums[1] < sums[0]": "- *Fewer tensor ranks*: its plan waits {sums[1]:.2f} s for all-reduces inside layers, "
+         "and yours {sums[0]:.2f} s.\n", "True": ""},
         {"context > 1 and without > 0": "- *Context parallelism* (`CP{context}`) divides the activations, so nothing "
          "has to be recomputed. But without it the step takes only {without:.1%} longer, as the bar in the middle "
          "shows.\n", "True": ""},
@@ -81,7 +81,7 @@ def search(
         "layer. Megatron can hide a part of these messages behind matrix products (`--tp-comm-overlap`), and then "
         "tensor parallelism costs less than here. A larger model also needs more parts to fit, a longer sequence has "
         "larger activations, and a small batch leaves few microbatches for a pipeline. Ask the panel below for Llama 3 "
-        "405B, and see how its plans change.\n\n</details>",
+        "405B on 1,024 A100s: there a plan with TP8 comes first.\n\n</details>",
         whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
         gain=1 - best.seconds / yours.seconds, peak=best.mfu * best.seconds / best.parts["computing"],
         context=best.plan.context, without=without_cp.seconds / best.seconds - 1, chunks=best.plan.chunks,
