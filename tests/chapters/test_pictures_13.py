@@ -370,3 +370,18 @@ def test_from_how_many_workers_on_the_page_says_that_a_ring_is_slower() -> None:
 def test_a_panel_tells_how_many_processes_its_run_had() -> None:
     run = SimpleNamespace(spec=SimpleNamespace(world_size=3), seconds=0.1)
     assert bench._how(5, 0.2, run) == "run on 3 processes in 0.10 s"
+
+
+def test_a_death_is_drawn_beside_the_same_clients_alive(monkeypatch) -> None:
+    views: list[Any] = []
+    monkeypatch.setattr(panels.book, "workbench", lambda run, controls, shown, **how: views.extend(shown))
+
+    def ran(alpha: float, epochs: int) -> Any:
+        return SimpleNamespace(results=[None, [0.1, alpha / 200]])
+
+    panels.federated(ran)
+    run = SimpleNamespace(results=[None, None, [0.1, 0.4]])
+    said = views[0](run, alpha=0.2, dies="the largest client", epochs=1).sentence
+    assert "50% of the test digits (alpha 100, all alive), and 0% of the test digits (these clients, all alive)" in said
+    assert said.endswith("40% of the test digits (these without the largest client, which dies in round 3).")
+    assert "all alive), and 40% of the test digits (these clients)." in views[0](run, 0.2, "nobody", 1).sentence

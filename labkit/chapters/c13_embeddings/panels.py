@@ -70,11 +70,15 @@ def federated(with_clients: Run) -> Workbench:
     }  # fmt: skip
 
     @functools.cache
-    def alike(epochs: int) -> dict[int, float]:
-        return pictures.curve(with_clients(alpha=100.0, epochs=epochs))
+    def curve(alpha: float, epochs: int) -> dict[int, float]:
+        return pictures.curve(with_clients(alpha=alpha, epochs=epochs))
 
-    def drawn(run: Any, epochs: int) -> book.Figure:
-        return pictures.rounds({"alpha 100, all alive": alike(epochs), "these clients": pictures.curve(run)})
+    def drawn(run: Any, alpha: float, dies: str, epochs: int) -> book.Figure:
+        lines = {"alpha 100, all alive": curve(100.0, epochs)}
+        if dies != "nobody" and alpha != 100:
+            lines["these clients, all alive"] = curve(alpha, epochs)
+        here = "these clients" if dies == "nobody" else f"these without {dies}, which dies in round 3"
+        return pictures.rounds(lines | {here: pictures.curve(run)})
 
     views: list[View] = [drawn]
     return book.workbench(with_clients, controls, views, title="Six clients and a server", ranks=7, transport="local")

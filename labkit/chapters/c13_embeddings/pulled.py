@@ -103,7 +103,7 @@ PULL_SLIPS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sort": False}, "you sent `unique` as it is. `all_to_all` sends the next out[s] ids to rank s, so they must "
      "be in the order of their owners: `unique[order]`."),
     ({"sort": False, "undo": False}, "the ids are not in the order of their owners. `all_to_all` sends the next out[s] "
-     "of them to rank s, so `order` must sort by owner: `owner.argsort()`."),
+     "of them to rank s: send `unique[order]`, where `order` must sort by owner, as `owner.argsort()` does."),
     ({"place": "%"}, "its ids came to the right ranks, but rows of other places came back. `%` says which rank has a "
      "row, and `//` in which place it lies there: `mine[asked // group.size]`."),
     ({"place": "len"}, "its ids came to the right ranks, but rows of other places came back. An owner counts its rows "

@@ -39,8 +39,8 @@ def allowed(world_size: int, transport: str, rows: int, batch: int) -> None:
     book.allow({
         "the pictures have room for 2 to 8 ranks: world_size is a number from 2 to 8": world_size in range(2, 9),
         'transport is "local" or "gloo"': transport in ("local", "gloo"),
-        "take 4,000 rows or more": rows in range(4000, 10**8),
-        "take 64 to 2,048 examples: that is batch": batch in range(64, 2049),
+        "rows is a number from 4,000 on": rows in range(4000, 10**8),
+        "batch is a number of examples from 64 to 2,048": batch in range(64, 2049),
     })  # fmt: skip
 
 
