@@ -194,6 +194,7 @@ def test_the_names_of_the_contest_do_not_cover_each_other():
     points = {  # bytes a step and losses, as four ranks have them
         "whole gradients": (28860, (0.5120, 0.2846, 0.4615)), "signs with feedback": (1854, (0.2171, 0.1565, 0.2105)),
         "majority vote": (903, (0.4843, 0.4637, 0.4341)), "top-k 1%": (1200, (0.2708, 0.2306, 0.2871)),
+        "DGC 1%": (3447, (0.4036, 0.2842, 0.2329)), "QSGD": (7263, (0.5399, 0.2837, 0.3788)),
         "PowerSGD rank 2": (3824, (0.5257, 0.2733, 0.6190)), "local SGD with H = 4": (7215, (0.4527, 0.4772, 0.6845)),
         "gossip on a ring": (38480, (0.5724, 0.5266, 0.6991)),
     }  # fmt: skip
@@ -586,3 +587,27 @@ def test_how_often_a_gradient_is_late_is_what_the_first_cell_says() -> None:
     words = {5: "five"}
     page = (NOTEBOOKS / "08_loose_synchrony.ipynb").read_text()
     assert f"about one in {words[round(1 / task.OFTEN)]} takes four times as long" in page
+
+
+def _trains(group, rule, **how):
+    job = task.Job(group, **how)
+    if group.rank == 0:
+        return job.serve(rule)
+    with Client({"weights": job.weights}, group, [0]) as client:
+        for batch, takes in job.steps():
+            gradient = task.gradient(client.pull("weights"), batch)
+            group.compute(takes)
+            client.push("weights", gradient)
+            client.tick()
+    return None
+
+
+@pytest.mark.ranks
+def test_under_bsp_all_workers_have_as_many_gradients_until_the_end():
+    with labkit.world(4, **task.options(3, "local", 60)) as world:
+        runs = task.three_runs(world, _trains, late="always the same", seed=0, end=0.12)
+    whole, cut = (drawings.three(runs, end=end).rows for end in (math.inf, 0.12))
+    counts = [[row["gradients"] for row in rows if row["policy"] == "BSP"] for rows in (whole, cut)]
+    assert counts == [[4, 4, 3], [3, 3, 3]]
+    for row in cut:
+        assert row["computing (ms)"] + row["waiting (ms)"] == pytest.approx(120, abs=1)

@@ -34,26 +34,30 @@ def waiting(trace: Any) -> float:
 
 
 def three(
-    runs: Mapping[str, Any], title: str = "Three ways to synchronize", late: str = "", most: float = math.inf
-) -> book.Figure:
+    runs: Mapping[str, Any], title: str = "Three ways to synchronize", late: str = "", most: float = math.inf,
+    end: float = math.inf,
+) -> book.Figure:  # fmt: skip
     """When workers compute and wait, and when the server updates, under each policy: from the spans of real runs.
 
-    late: how the last worker is. most: seconds that are drawn; the words are about the whole run.
+    late: how the last worker is. most: seconds that are drawn; the words are about the whole run. end: seconds after
+    which nothing counts.
     """
     left = 92.0
-    longest = min(most, max(run.trace.duration for run in runs.values()))
+    longest = min(most, end, max(run.trace.duration for run in runs.values()))
     shares = dict[str, float]()
     rows: list[Row] = []
     for name, run in runs.items():
-        spent = [_spent(run.trace, w) for w in range(1, run.trace.world_size)]
+        spent = [_spent(run.trace, w, end) for w in range(1, run.trace.world_size)]
+        done = [sum(s.name == "push" and s.rank == w and s.start <= end + 1e-9 for s in run.trace.spans())
+                for w in range(1, run.trace.world_size)]  # fmt: skip
         busy = sum(b - a for worker in spent for kind, a, b in worker if kind == "compute")
         idle = sum(b - a for worker in spent for kind, a, b in worker if kind == "wait")
         shares[name] = idle / (busy + idle)
         rows += [{"policy": name, "rank": w, "computing (ms)": 1e3 * _sum(one, "compute"),
-                  "waiting (ms)": 1e3 * _sum(one, "wait"), "gradients": sum(k == "compute" for k, *_ in one)}
+                  "waiting (ms)": 1e3 * _sum(one, "wait"), "gradients": done[w - 1]}
                  for w, one in enumerate(spent, 1)]  # fmt: skip
     said = "Workers wait " + ", ".join(f"{share:.0%} of their time under {name}" for name, share in shares.items())
-    whole = max(run.trace.duration for run in runs.values())
+    whole = min(end, max(run.trace.duration for run in runs.values()))
     said += f", in the whole run of {seconds_text(whole)} (drawn: {seconds_text(most)})" if whole > 1.01 * most else ""
     said += f". Worker {len(spent)} is {late}." if late else "."
     svg = Svg(WIDTH, title, said)
@@ -66,7 +70,7 @@ def three(
         y += 18
         svg.text(left - 8, y + 12, "server", 11, "end")
         svg.line(left, y + high / 2, left + longest * scale, y + high / 2, faint=True)
-        for span in (u for u in run.trace.spans("update") if u.start <= longest):
+        for span in (u for u in run.trace.spans("update") if u.start <= longest + 1e-9):
             svg.rect(left + span.start * scale - 1.5, y + 1, 3, high - 3, BLUE, stroke=ON_COLOUR, stroke_width=0.4)
         y += high
         for w in range(1, run.trace.world_size):
@@ -81,8 +85,8 @@ def three(
     return book.Figure(title, "emulated", said, rows, svg=svg.render(y + 24))
 
 
-def _spent(trace: Any, worker: int) -> list[tuple[str, float, float]]:
-    """What a worker did: it waits while it pulls, and computes from there to its push."""
+def _spent(trace: Any, worker: int, end: float = math.inf) -> list[tuple[str, float, float]]:
+    """What a worker did until `end`: it waits while it pulls, and computes from there to its push."""
     spans = sorted((s for s in trace.spans() if s.rank == worker), key=lambda s: (s.start, s.end))
     pulls, pushes = ([s for s in spans if s.name == name] for name in ("pull", "push"))
     found = []
@@ -90,7 +94,7 @@ def _spent(trace: Any, worker: int) -> list[tuple[str, float, float]]:
         if pull.end - pull.start > 1e-9:
             found.append(("wait", pull.start, pull.end))
         found.append(("compute", pull.end, push.start))
-    return found
+    return [(kind, a, min(b, end)) for kind, a, b in found if a < end - 1e-9]
 
 
 def _sum(spent: Sequence[tuple[str, float, float]], what: str) -> float:
@@ -244,7 +248,7 @@ def paths(walks: Mapping[str, Sequence[Point]], epsilon: float = 0.5) -> book.Pl
     marks = sorted({*range(0, min(12, steps)), *range(12, steps, max(1, steps // 12)), steps - 1})
     for k in marks:
         now = {name: walk[min(k, len(walk) - 1)] for name, walk in walks.items()}
-        said = f"Step {k}: " + "; ".join(f"{name} at ({x:.2f}, {y:.2f}), loss {valley(x, y, epsilon):.3f}"
+        said = f"After {k} steps: " + "; ".join(f"{name} at ({x:.2f}, {y:.2f}), loss {valley(x, y, epsilon):.3f}"
                                          for name, (x, y) in now.items()) + "."  # fmt: skip
         frames.append((_valley_picture(title, said, walks, k, epsilon), said))
         rows.append({"step": k} | {name: valley(at[0], at[1], epsilon) for name, at in now.items()})

@@ -232,8 +232,8 @@ def contest(world: Any, ways: Mapping[str, Any], seed: int, steps: int) -> Conte
 
 
 METHODS = [
-    "whole gradients", "signs without feedback", "signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2",
-    "local SGD with H = 4", "gossip on a ring",
+    "whole gradients", "signs without feedback", "signs with feedback", "majority vote", "top-k 1%", "DGC 1%", "QSGD",
+    "PowerSGD rank 2", "local SGD with H = 4", "gossip on a ring",
 ]  # fmt: skip
 
 

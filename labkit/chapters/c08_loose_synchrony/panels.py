@@ -89,7 +89,7 @@ def tuned(training: Run, world_size: int) -> Workbench:
     """Which method, at which rate, over which link; beside whole gradients at their rate."""
     controls = {
         "method": choice("method", [*methods.METHODS], "signs without feedback"),
-        "rate": choice("learning rate", [0.015, 0.1, 0.4, 0.7, 1.0, 1.4, 2.0], 0.4),
+        "rate": choice("learning rate", [0.008, 0.015, 0.03, 0.1, 0.4, 0.7, 1.0, 1.4, 2.0], 0.4),
         "link": choice("link", {"narrow: 1 MB/s": "narrow", "far: 20 ms": "far", "free": "free"}, "narrow"),
     }  # fmt: skip
     views: list[View] = [pictures.tuned_said, pictures.tuned_curve]

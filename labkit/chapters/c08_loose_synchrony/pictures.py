@@ -12,7 +12,7 @@ import torch
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
-from labkit.book.drawing.style import ON_COLOUR, ORANGE, SERIES
+from labkit.book.drawing.style import INK, ON_COLOUR, ORANGE, SERIES, Look
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
@@ -407,6 +407,9 @@ def decibel(x: float) -> float:
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
+LOOKS = (*SERIES, Look(INK, "", "solid", "square"))  # of the contest: each has its name beside it, too
+
+
 def trade_off(contest: Contest) -> book.Figure:
     """Communication against convergence: bytes a step and loss after the same steps, a point and a range each."""
     title = "Communication against convergence, your own points"
@@ -444,7 +447,7 @@ def trade_off(contest: Contest) -> book.Figure:
     marks: list[tuple[str, float, float]] = []
     upright: list[float] = []  # where the lines stand
     taken: list[Box] = []  # by marks, lines and names
-    for look, (name, (b, some)) in zip(SERIES, points.items(), strict=False):
+    for look, (name, (b, some)) in zip(LOOKS, points.items(), strict=False):
         (x, y), (_, y1), (_, y2) = place(b, _mean(some)), place(b, min(some)), place(b, max(some))
         while any(abs(x - other) < 6 for other in upright):
             x += 3  # two lines at one place would be one
@@ -454,7 +457,7 @@ def trade_off(contest: Contest) -> book.Figure:
         svg.marker(x, y, look.marker, look.colour, 6)
         taken += [(x - 7, y - 7, x + 7, y + 7), (x - 3, y2, x + 3, y1)]
         marks.append((name, x, y))
-    for look, (name, x, y) in zip(SERIES, marks, strict=False):
+    for look, (name, x, y) in zip(LOOKS, marks, strict=False):
         long = 1.08 * text_width(name, 12)
         box = _room(x, y, long, taken, (left, top, left + wide, top + tall))
         taken.append((box[0] - 14, box[1], box[2] + 14, box[3]))  # two names in a row are not to read as one
@@ -498,7 +501,7 @@ def links(race: Race) -> book.Figure:
     }
     every = [v for of in speed.values() for some in of.values() for v in some]
     low, high = decibel(min(0.5, *every)) - 0.05, decibel(max(2.0, *every)) + 0.05
-    top, looks = y, dict(zip(race.reached, SERIES, strict=False))
+    top, looks = y, dict(zip(race.reached, LOOKS, strict=False))
 
     def place(v: float) -> float:
         return left + (WIDTH - left - right) * (decibel(v) - low) / (high - low)

@@ -13,7 +13,8 @@ from labkit.chapters.c08_loose_synchrony.methods import Contest, Race, by_ranks
 from labkit.chapters.c08_loose_synchrony.task import LATE, Served
 
 Points = Sequence[Sequence[float]]
-SMALL = ("signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2", "local SGD with H = 4")  # messages
+SMALL = ("signs with feedback", "majority vote", "top-k 1%", "DGC 1%", "QSGD", "PowerSGD rank 2",
+         "local SGD with H = 4")  # messages  # fmt: skip
 
 
 def most_often(served: Served) -> int:
@@ -195,9 +196,9 @@ def votes() -> Conclusion:
     """What a majority vote cannot do."""
     return book.conclude(
         "What the ranks get is not a sum of what they have sent, so no rank can tell which part of its gradient is "
-        "missing. So the vote has no error feedback, and in the valley of section 6 it would be stuck. But on "
-        "many networks a majority is right even more often than one rank, because the noise there has a single peak at "
-        "the mean."
+        "missing. So the vote has no error feedback, and in the valley of section 6 it would be stuck. But where "
+        "the noise has a single peak at the mean, as Bernstein et al. assume, a majority is right even more often than "
+        "one rank."
     )
 
 
