@@ -89,7 +89,7 @@ def test_the_vote_that_is_drawn_is_the_librarys(ranks):
         own = signs[k // votes.EACH][k] > 0
         assert row["for +"] == ups and row["result"] == ("+" if 2 * ups > ranks or (2 * ups == ranks and own) else "−")
     lost = sum(votes._sign(one[k]) != row["result"] for one in signs for k, row in enumerate(rows))
-    assert f"{lost} of the {votes.EACH * ranks**2} signs were outvoted" in player.frames[3][1]
+    assert f"{lost} of the {votes.EACH * ranks**2} signs lost" in player.frames[3][1]
     assert player.frames[3][0].count("<line") == lost
     assert ("there is a tie" in player.frames[2][1]) == any(2 * row["for +"] == ranks for row in rows)
 
@@ -251,7 +251,10 @@ def test_links_are_told_by_the_fastest_method():
     assert "two messages" not in said.links(_race(rows | {"majority vote": (0.5, 4.0, 0.8)}, voted)).text
     thin = rows | {"gossip on a ring": (6.0, 2.0, 1.2), "PowerSGD rank 2": (2.0, 8.0, 1.1)}
     second = said.links(_race(thin)).text
-    assert "The next one is gossip on a ring, with 2.0" in second and "PowerSGD comes to only 0.50" in second
+    assert (
+        "The next one is gossip on a ring, with 2.0" in second
+        and "PowerSGD is only 0.50 times as fast as whole gradients" in second
+    )
     assert "PowerSGD" not in words and "The next one" not in words
     nearer = said.links(_race(thin | {"top-k 1%": (1.0, 1.5, 1.1)})).text
     assert "The next one" not in nearer and "top-k 1%, is 2.7 times as fast here" in nearer, "the narrow link's winner"

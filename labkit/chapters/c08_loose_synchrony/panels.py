@@ -44,7 +44,8 @@ def bound(held_up: Run, world_size: int) -> Workbench:
 def rounds(training: Run, world_size: int) -> Workbench:
     """How many steps between two averages, over which link, and what the average is given to."""
     controls = {
-        "every": choice("local steps H", [1, 4, 16, 64], 16), "outer": ["average", "outer step"],
+        "every": choice("local steps H", [1, 4, 16, 64], 16),
+        "outer": choice("at the end of a round", ["average", "outer step"], "outer step"),
         "rate": choice("rate of AdamW", [0.001, 0.003, 0.01], 0.001), "link": list(LINKS),
     }  # fmt: skip
     views: list[View] = [pictures.rounds_said, pictures.rounds_curve]

@@ -197,8 +197,8 @@ def votes() -> Conclusion:
     return book.conclude(
         "What the ranks get is not a sum of what they have sent, so no rank can tell which part of its gradient is "
         "missing. So the vote has no error feedback, and in the valley of section 6 it would be stuck. But where "
-        "the noise has a single peak at the mean, as Bernstein et al. assume, a majority is right even more often than "
-        "one rank."
+        "the noise is symmetric with a single peak at the mean, as Bernstein et al. assume, a majority is right even "
+        "more often than one rank."
     )
 
 
@@ -281,8 +281,8 @@ def links(race: Race) -> Conclusion:
          "far != best": "The winner of the narrow link, {best}, is {too_told} times as fast here.", "True": ""},
         {"best == 'majority vote' and too < 0.95": "A vote needs a chain of two messages, the votes and the "
          "outcome, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
-        {"0 < thin < 0.8": "PowerSGD comes to only {thin:.2f}, because its second all-reduce begins only when the "
-         "first one has ended.", "True": ""},
+        {"0 < thin < 0.8": "PowerSGD is only {thin:.2f} times as fast as whole gradients, because its second "
+         "all-reduce begins only when the first one has ended.", "True": ""},
         {"c < 1.005": "\n\n**Free link.** If messages cost nothing, no method would be faster than whole gradients.",
          "True": "\n\n**Free link.** If messages cost nothing, the best method would be {c_told} times as fast."},
         {"c < 1.005": "So you would keep them, as there is nothing more to tune.",

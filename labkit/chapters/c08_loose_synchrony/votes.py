@@ -41,7 +41,7 @@ def counted(run: Any) -> book.Player:
         f"Each rank counts {EACH} of the weights, those of its colour. So it receives {EACH} signs from every other.",
         f"The sign that is more frequent wins.{tied}",
         f"Each rank sends its {EACH} results to the others, and {several} move every weight equally far. "
-        + (f"{lost} of the {EACH * n * n} signs were outvoted (crossed out)." if lost else "Nobody was outvoted."),
+        + (f"{lost} of the {EACH * n * n} signs lost (crossed out)." if lost else "No sign lost."),
     )
     frames = [(_signs(title, said, k, signs, result, ups), said) for k, said in enumerate(words)]
     rows: list[Row] = [

@@ -39,8 +39,8 @@ def bound_is_kept(student: Reader) -> str:
         got = student.through("answered", 1, [CASES], call).results[0]
     except StudentError as error:
         empty = "empty" in f"{error}"
-        student.expect(not empty, "You took the slowest of those who *wait*, and sometimes nobody does. The slowest of "
-                       "all may still be computing, so look at all `clocks`.")  # fmt: skip
+        student.expect(not empty, "You took the slowest of those who *wait*, and sometimes nobody waits. The slowest "
+                       "of all may still be computing, so look at all `clocks`.")  # fmt: skip
         raise
     for (waiting, _, _), found in zip(CASES, got, strict=True):
         student.expect(isinstance(found, list), "Return a list of workers: you returned {found}.", found=found)
