@@ -276,6 +276,11 @@ def test_a_pinned_curve_has_the_colour_of_the_live_one_of_its_name_and_one_witho
     assert [band["showlegend"] for band in _as_pinned(live, live)] == [True, False], "one entry for all of them"
 
 
+def test_a_single_point_that_is_pinned_stays_a_point_and_a_line_has_no_markers():
+    data = book.lines({"a run": {4.0: 1.0}, "formula": [1, 2]}).spec["data"]
+    assert ["markers" in band["mode"] for band in _as_pinned(data, data)] == [True, False]
+
+
 def test_what_is_pinned_has_the_settings_of_its_own_run_and_not_those_that_are_asked_for(somebody):
     begun, go = threading.Event(), threading.Event()
 

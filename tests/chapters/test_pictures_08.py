@@ -592,23 +592,10 @@ def test_how_often_a_gradient_is_late_is_what_the_first_cell_says() -> None:
     assert f"about one in {words[round(1 / task.OFTEN)]} takes four times as long" in page
 
 
-def _trains(group, rule, **how):
-    job = task.Job(group, **how)
-    if group.rank == 0:
-        return job.serve(rule)
-    with Client({"weights": job.weights}, group, [0]) as client:
-        for batch, takes in job.steps():
-            gradient = task.gradient(client.pull("weights"), batch)
-            group.compute(takes)
-            client.push("weights", gradient)
-            client.tick()
-    return None
-
-
 @pytest.mark.ranks
 def test_under_bsp_all_workers_have_as_many_gradients_until_the_end():
     with labkit.world(4, **task.options(3, "local", 60)) as world:
-        runs = task.three_runs(world, _trains, late="always the same", seed=0, end=0.12)
+        runs = task.three_runs(world, _train, late="always the same", seed=0, end=0.12)
     whole, cut = (drawings.three(runs, end=end).rows for end in (math.inf, 0.12))
     counts = [[row["gradients"] for row in rows if row["policy"] == "BSP"] for rows in (whole, cut)]
     assert counts == [[4, 4, 3], [3, 3, 3]]

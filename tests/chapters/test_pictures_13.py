@@ -14,8 +14,11 @@ import torch
 import labkit
 from labkit import collectives, cost
 from labkit.book.workbenches import bench
-from labkit.chapters.c13_embeddings import drawings, hot, panels, pictures, ports, tables, travel
+from labkit.chapters.c13_embeddings import clients, drawings, hot, panels, pictures, ports, tables, travel
 from labkit.chapters.c13_embeddings.tables import COPIED
+from labkit.data import digits
+from labkit.models import MLP, MLPConfig
+from labkit.optim.synchrony import dirichlet_split, fed_avg
 from labkit.wire import Group
 
 PAGE = Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb"
@@ -385,3 +388,27 @@ def test_a_death_is_drawn_beside_the_same_clients_alive(monkeypatch) -> None:
     assert "50% of the test digits (alpha 100, all alive), and 0% of the test digits (these clients, all alive)" in said
     assert said.endswith("40% of the test digits (these without the largest client, which dies in round 3).")
     assert "all alive), and 40% of the test digits (these clients)." in views[0](run, 0.2, "nobody", 1).sentence
+
+
+@pytest.mark.ranks
+def test_what_the_reader_will_have_found_about_clients() -> None:
+    page = PAGE.read_text()
+    for said in ("Unlike clients learn more slowly", "the model ends lower, because most images of some digits were",
+                 "the smallest client hardly anything changes", "More epochs in a round help here"):  # fmt: skip
+        assert said in page
+    images, test = digits(seed=0)
+    told = SimpleNamespace(federated=lambda run: None)
+    names = _ran("federated", images=images, test=test, seed=0, clients=clients, MLP=MLP, MLPConfig=MLPConfig,
+                 dirichlet_split=dirichlet_split, fed_avg=fed_avg, launch=labkit.launch, panels=told)  # fmt: skip
+    with_clients: Any = names["with_clients"]
+
+    def end(**how: Any) -> float:
+        return pictures.curve(with_clients(**how))[8]
+
+    unlike = end()
+    assert unlike < end(alpha=100.0) - 0.05
+    assert end(dies="the largest client") < unlike - 0.03 and abs(end(dies="the smallest client") - unlike) < 0.03
+    assert end(epochs=1) < unlike < end(epochs=16)
+    largest = max(parts := dirichlet_split(images.y, 6, 0.1, 1), key=len)
+    held = clients.labels_of([largest, *parts], images.y)
+    assert sum(2 * mine > sum(c[d] for c in held[1:]) for d, mine in enumerate(held[0])) >= 2, "most of some digits"
