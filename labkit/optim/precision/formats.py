@@ -15,6 +15,7 @@ one multiplication, and all three are exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -113,7 +114,7 @@ class Format:
         """What each code means, by code: (2^bits), float32. For formats of at most 16 bits."""
         if self.bits > 16:
             raise RefusedError(f"{self.name}: {2**self.bits:,} codes are too many to list; at most 16 bits")
-        return decode(torch.arange(2**self.bits, dtype=torch.int32), self)
+        return _table(self).clone()
 
 
 FP32 = Format("FP32", 8, 23, dtype=torch.float32)
@@ -151,39 +152,65 @@ def round_to(
     """
     format = named(format)
     _check(x, format, rounding, overflow)
-    return _ldexp(*_steps(x, format, rounding, overflow, draw)).copysign(x)
+    size = x.abs()
+    step = _power(size).clamp(min=format.smallest_normal) * format.epsilon
+    exact = size / step  # by a power of two: nothing is rounded here, nor when it is multiplied again
+    if rounding == "nearest":
+        steps = exact.round()  # ties to even: the mantissa is even where the whole number of steps is
+    else:
+        steps = exact.floor()
+        if rounding == "stochastic":
+            steps += torch.rand(x.shape, generator=draw, dtype=x.dtype) < exact - steps
+    result = steps.mul_(step)
+    over = (result > format.max) | size.isinf()
+    if overflow == "saturate":
+        beyond = format.max
+    else:
+        beyond = torch.inf if format.has_infinity else torch.nan
+    return result.masked_fill_(over, beyond).copysign_(x)
 
 
 def encode(
     x: Tensor, format: Format | str, rounding: str = "nearest", overflow: str = "saturate",
     draw: torch.Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """The codes of `round_to(x, ...)`: int32 of 0 .. 2^bits - 1, sign first, then exponent, then mantissa."""
+    """The codes of `round_to(x, ...)`: int64 of 0 .. 2^bits - 1, sign first, then exponent, then mantissa."""
     format = named(format)
-    _check(x, format, rounding, overflow)
-    steps, power = _steps(x, format, rounding, overflow, draw)
-    # A normal number has 2^mantissa steps or more: the leading 1, which is not stored, counts the exponent up by one.
-    above = (power + format.mantissa - format.lowest_exponent) * 2**format.mantissa
-    finite = steps.isfinite()
-    code = above + steps.where(finite, 0).to(torch.int32)
-    infinity, nan = format._top + 1, 2 ** (format.exponent + format.mantissa) - 1
-    code = code.where(finite, torch.where(steps.isnan(), nan, infinity))
-    return code + x.signbit() * 2 ** (format.bits - 1)
+    x = round_to(x, format, rounding, overflow, draw).to(torch.float32)
+    size = x.abs()
+    # Sign and exponent of a float32 stand before its mantissa as in every format: cut it, and shift the exponent.
+    normal = (size.view(torch.int32) >> (23 - format.mantissa)) - ((127 - format.bias) << format.mantissa)
+    code = torch.where(size < format.smallest_normal, (size / format.smallest).to(torch.int32), normal)
+    code = code.masked_fill(size.isinf(), format._top + 1)
+    code = code.masked_fill(size.isnan(), 2 ** (format.bits - 1) - 1)
+    return code.to(torch.int64) + (x.signbit().to(torch.int64) << (format.bits - 1))
 
 
 def decode(codes: Tensor, format: Format | str) -> Tensor:
     """The numbers of codes (any whole-number dtype), as float32."""
     format = named(format)
-    sign = codes.to(torch.int64) >> (format.bits - 1) & 1
-    code = codes.to(torch.int64) & (2 ** (format.bits - 1) - 1)
+    if format.bits <= 16:
+        return _table(format)[codes.int()]
+    return _meant(codes.to(torch.int64), format)
+
+
+@cache
+def _table(format: Format) -> Tensor:
+    """What each code means, by code."""
+    return _meant(torch.arange(2**format.bits), format)
+
+
+def _meant(codes: Tensor, format: Format) -> Tensor:
+    """The numbers of codes (int64), by the definition, as float32."""
+    code = codes & (2 ** (format.bits - 1) - 1)
     exponent, fraction = code >> format.mantissa, code & (2**format.mantissa - 1)
     steps = (fraction + (exponent > 0) * 2**format.mantissa).to(torch.float64)
-    x = _ldexp(steps, (exponent.clamp(min=1) - format.bias - format.mantissa).to(torch.int32))
+    x = torch.ldexp(steps, exponent.clamp(min=1) - format.bias - format.mantissa)
     if format.specials == "ieee":
         x = x.masked_fill(code == format._top + 1, torch.inf).masked_fill(code > format._top + 1, torch.nan)
     elif format.specials == "nan":
         x = x.masked_fill(code > format._top, torch.nan)
-    return torch.where(sign == 1, -x, x).to(torch.float32)
+    return torch.where(codes >> (format.bits - 1) > 0, -x, x).to(torch.float32)
 
 
 def _check(x: Tensor, format: Format, rounding: str, overflow: str) -> None:
@@ -199,36 +226,8 @@ def _check(x: Tensor, format: Format, rounding: str, overflow: str) -> None:
         raise RefusedError(f"x has NaN, and {format.name} has no code for it")
 
 
-def _steps(
-    x: Tensor, format: Format, rounding: str, overflow: str, draw: torch.Generator | None
-) -> tuple[Tensor, Tensor]:
-    """|x| as a whole number of steps and the power of two of a step (int32); inf and NaN where there is no number."""
-    size = x.abs()
-    power = torch.frexp(size).exponent - 1  # size = 2^power * (1 .. 2)
-    power = power.where(size.isfinite() & (size > 0), format.lowest_exponent).clamp(min=format.lowest_exponent)
-    power = power - format.mantissa
-    exact = _ldexp(size, -power)
-    if rounding == "nearest":
-        steps = exact.round()  # ties to even: the mantissa of a whole number of steps is even where the number is
-    else:
-        steps = exact.floor()
-        if rounding == "stochastic":
-            steps = steps + (torch.rand(x.shape, generator=draw, dtype=x.dtype) < exact - steps)
-    # What was rounded up to the next power of two has 2^(mantissa + 1) steps: the same number is 2^mantissa larger ones.
-    carried = steps == 2 ** (format.mantissa + 1)
-    steps, power = steps.where(~carried, 2**format.mantissa), power + carried.to(torch.int32)
-    over = _ldexp(steps, power) > format.max
-    if overflow == "special":
-        return steps.masked_fill(over, torch.inf if format.has_infinity else torch.nan), power
-    largest = max(format._top >> format.mantissa, 1) - format.bias - format.mantissa  # the power of its steps
-    return steps.masked_fill(over, format.max / 2.0**largest), power.masked_fill(over, largest)
-
-
-def _ldexp(x: Tensor, power: Tensor) -> Tensor:
-    """x * 2^power, exactly where the result is a normal number of x's dtype or a whole number of its subnormals.
-
-    In two factors, because 2^power alone may lie beyond the range: a step of BF16's subnormals is 2^-133.
-    """
-    half = torch.div(power, 2, rounding_mode="floor")
-    one = torch.ones_like(x)
-    return x * torch.ldexp(one, half) * torch.ldexp(one, power - half)
+def _power(size: Tensor) -> Tensor:
+    """The power of two at or below each number: its exponent without its mantissa. 0 for a subnormal number of x."""
+    if size.dtype == torch.float32:
+        return (size.view(torch.int32) & 0x7F800000).view(torch.float32)
+    return (size.view(torch.int64) & 0x7FF0000000000000).view(torch.float64)

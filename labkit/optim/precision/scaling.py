@@ -142,7 +142,7 @@ def _blocked(x: Tensor, per: Per) -> Tensor:
         return x.reshape(1, -1)
     rows = x.shape[0] if x.dim() and per == "row" else x.shape[:-1].numel()
     wide = x.reshape(rows, x.numel() // rows if rows else 0)
-    return wide if per == "row" else torch.nn.functional.pad(wide, (0, -wide.shape[1] % per)).view(-1, per)
+    return torch.nn.functional.pad(wide, (0, -wide.shape[1] % per)).view(-1, per) if isinstance(per, int) else wide
 
 
 def _unblocked(blocks: Tensor, shape: torch.Size) -> Tensor:
