@@ -71,6 +71,15 @@ def test_ml_dtypes_has_the_same_numbers(format):
     assert same(round_to(x, format, overflow="special"), torch.from_numpy(theirs.astype(np.float32)))
 
 
+@pytest.mark.parametrize("format", [E4M3, E5M2], ids=lambda f: f.name)
+def test_a_cast_by_pytorch_is_the_same_code(format):
+    x = patterns(seed=4)
+    plain = Format("without a dtype", format.exponent, format.mantissa, format.specials)
+    assert torch.equal(encode(x, format), encode(x, plain))
+    wide = x.double()[::7] * (1 + 2.0**-30)  # PyTorch rounds these twice, and we do not
+    assert torch.equal(encode(wide, format), encode(wide, plain))
+
+
 def test_ml_dtypes_has_the_same_four_bits():
     x = patterns(seed=2)
     x = x[~x.isnan()]
