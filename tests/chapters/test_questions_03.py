@@ -43,7 +43,8 @@ def test_predictions_can_be_asked_in_any_world(world_size: int) -> None:
     "typed",
     ["size", "its size in bytes", "the size", "Size of the gradient", "message size", "gradient size in bytes", "bytes",
      "number of bytes",
-     "how large the gradient is", "The size of its tensors.", "how many bytes it summed", "MB", "length", "M"],
+     "how large the gradient is", "The size of its tensors.", "how many bytes it summed", "MB", "length", "M",
+     "bytes per GPU", "the size of a tensor", "data on each gpu"],
 )  # fmt: skip
 def test_the_missing_number_may_be_named_in_many_ways(typed: str) -> None:
     assert QUESTIONS["a-time-without-a-size"].mark(typed).right

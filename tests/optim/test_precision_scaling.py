@@ -85,7 +85,8 @@ def test_rounding_is_half_a_step_of_the_scaled_number():
 def test_a_given_scale_saturates_and_zeros_stay():
     x = torch.tensor([1.0, -1000.0, 0.0])
     assert quantize(x, E4M3, scale=torch.tensor(1.0)).wide().tolist() == [1, -448, 0]
-    assert quantize(torch.zeros(3), E4M3).wide().tolist() == [0, 0, 0]
+    nothing = quantize(torch.zeros(3), E4M3)
+    assert nothing.wide().tolist() == [0, 0, 0] and nothing.scale.tolist() == [1]
     assert quantize(torch.tensor([1e-45, 0.0]), E4M3).scale.isfinite().all()
 
 
@@ -140,6 +141,12 @@ def test_an_accumulator_rounds_after_every_addition(promote):
         assert torch.equal(multiply(a, b, accumulator, promote), plainly(a, b, accumulator, promote))
     assert torch.equal(multiply(a, b, FP32, promote), a @ b)
     assert multiply(a[:, :0], b[:0], FP16).tolist() == [[0, 0]] * 3
+
+
+def test_a_sum_is_rounded_once():
+    """In float32 1 + 2^-11 + 2^-30 is a tie of FP16, and ties go to the even number, 1."""
+    a, b = torch.ones(1, 2), torch.tensor([[1.0], [2.0**-11 + 2.0**-30]])
+    assert multiply(a, b, FP16).item() == 1 + 2.0**-10
 
 
 def test_long_sums_need_a_wide_accumulator():

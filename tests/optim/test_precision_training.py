@@ -83,12 +83,21 @@ def test_delayed_scales_look_back_and_a_jump_saturates_once():
     scales = low_precision(low, Recipe(history=2))
     tensor = scales.of["0.input"]
     seen = []
-    for size in (1.0, 1.0, 100.0, 100.0, 1.0, 1.0, 1.0):
+    for size in (1.0, 1.0, 100.0, 1.0, 100.0, 1.0, 1.0):  # the second 100 is still in the history
         low(torch.full((2, 6), size)).sum().backward()
         seen.append(tensor.lost.overflow)
         assert scales.agree() == ()
     assert seen == [0, 0, 12, 0, 0, 0, 0]
     assert list(tensor.amaxes) == [1, 1]
+
+
+def test_a_tensor_of_zeros_leaves_its_history_as_it_was():
+    low = nn.Sequential(net()[0])
+    scales = low_precision(low, Recipe())
+    for size in (3.0, 0.0):
+        low(torch.full((2, 6), size)).sum().backward()
+        scales.agree()
+    assert list(scales.of["0.input"].amaxes) == [3] and len(scales.of["0.weight"].amaxes) == 2
 
 
 def test_looking_at_the_loss_changes_no_history():

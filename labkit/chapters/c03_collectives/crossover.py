@@ -128,7 +128,7 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
         ranks=size, cores=cores, cores_text=plural(cores, "core"), unseen=unseen(line),
         alpha=format_seconds(line.alpha, 3),
         speed="" if unseen(line) == "bytes" else cost.format_bandwidth(line.bandwidth, 3),
-        worst=factor(ratio), well="well" if factor(ratio) <= NEAR else "roughly", ratio=ratio,
+        worst=factor(ratio), well="well" if round(factor(ratio), 1) <= NEAR else "roughly", ratio=ratio,
         name="the ring" if name == WIDE else said(name), bytes_text=format_bytes(nbytes, 2),
         large_only=slower and all(n >= middle for _, n in off), small_only=slower and all(n < middle for _, n in off),
         faster=faster, slower=slower, below=1 / min(r for r, *_ in ranked),

@@ -11,6 +11,7 @@ import torch
 from labkit import Link, Network, book, collectives
 from labkit.book.workbenches.bench import View
 from labkit.chapters.c03_collectives import pictures, race, two_nodes
+from labkit.chapters.c03_collectives.crossover import LEAST
 from labkit.wire import Group
 
 Run = Callable[..., Any]
@@ -21,13 +22,14 @@ SIZES = {"1 kB": 1, "10 kB": 10, "100 kB": 100, "1 MB": 1000, "8 MB": 8000}
 def allowed(world_size: int, transport: str, width: int, batch: int, megabytes: float) -> None:
     """Raises ParameterError for parameters with which the chapter makes no sense, before anything is started."""
     book.allow({
-        f"world_size={world_size!r}: take a whole number of ranks, 2 or more, because one has nobody to talk to":
-            isinstance(world_size, int) and world_size >= 2,
+        f"world_size={world_size!r}: take 2 to 16 ranks, because one has nobody to talk to, and pictures show 16":
+            isinstance(world_size, int) and 2 <= world_size <= 16,
         f'transport={transport!r}: it is "local" or "gloo"': transport in ("local", "gloo"),
         f"width={width!r}: take a multiple of 4, the number of heads":
             isinstance(width, int) and width > 0 and width % 4 == 0,
         f"batch={batch!r}: take a whole number of pieces, 1 or more": isinstance(batch, int) and batch >= 1,
-        f"megabytes={megabytes!r}: take a positive number": megabytes > 0,
+        f"megabytes={megabytes!r}: take {LEAST / 250_000:g} or more, so that there are two sizes to time":
+            megabytes >= LEAST / 250_000,
     })  # fmt: skip
 
 

@@ -1,0 +1,189 @@
+"""What chapter 14 trains: a small GPT on Python's own documentation; and what is seen of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import labkit
+from labkit import book
+from labkit.data import batches, text
+from labkit.models import GPT, GPTConfig, next_token_loss
+from labkit.optim.precision import FORMATS, Format, Recipe, Scales, low_precision
+from labkit.parallel import DataParallel
+from labkit.wire import Group
+
+CONFIG = GPTConfig(context=32, layers=2, width=48, heads=4, tied=False)
+BATCH, RATE, BEFORE = 8, 5e-3, 8  # texts of a rank; of AdamW; steps before the first cell looks at the numbers
+KINDS = ("gradients", "weights", "activations")
+LAYER = "blocks.1.feed_forward.up"  # the one whose tensors section 2 follows
+
+
+def allowed(world_size: int, transport: str, steps: int, seed: int) -> None:
+    """Raises ParameterError for parameters that the chapter's pictures and runs have no room for."""
+    book.allow({
+        "world_size is a number from 2 to 8": world_size in range(2, 9),
+        'transport is "local" or "gloo"': transport in ("local", "gloo"),
+        "steps are 20 to 1000": steps in range(20, 1001),
+        "seed is a whole number, 0 or more": isinstance(seed, int) and seed >= 0,
+    })  # fmt: skip
+
+
+def launcher(transport: str) -> Callable[..., Any]:
+    """`labkit.launch`, over the transport of the chapter's parameters."""
+    return partial(labkit.launch, transport=transport)
+
+
+def gpt(seed: int = 0) -> GPT:
+    return GPT(CONFIG, seed)
+
+
+def lessons(group: Group, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Texts for this rank, step by step: no two ranks read the same."""
+    return islice(batches(text().train, BATCH, CONFIG.context, seed, group.rank, group.size), steps)
+
+
+# What numbers a model in training has ----------------------------------------------------------------------------
+
+
+def look_at(kind: str, group: Group, seed: int = 0) -> Tensor:
+    """All gradients, weights or activations of the linear layers of a GPT that has trained for a few steps, flat.
+
+    Gradients are averaged over the ranks; activations are what this rank's layers read.
+    """
+    return _numbers(group.size, seed, group)[kind]
+
+
+_known: dict[tuple[int, int], dict[str, Tensor]] = {}
+
+
+def _numbers(size: int, seed: int, group: Group) -> dict[str, Tensor]:
+    """Trained once by each process: the workbench moves its sliders over the same numbers."""
+    if (size, seed) not in _known:
+        model, read = gpt(seed), []
+        wrapped, optimizer = DataParallel(model, group), torch.optim.AdamW(model.parameters(), RATE)
+        linears = [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
+        for step, (inputs, targets) in enumerate(lessons(group, seed, BEFORE)):
+            if step == BEFORE - 1:
+                for linear in linears:
+                    linear.register_forward_pre_hook(lambda _, args: read.append(args[0].detach().flatten()))
+            optimizer.zero_grad()
+            next_token_loss(wrapped(inputs), targets).backward()
+            if step < BEFORE - 1:
+                optimizer.step()
+        _known[size, seed] = {
+            "gradients": torch.cat([m.weight.grad.flatten() for m in linears if m.weight.grad is not None]),
+            "weights": torch.cat([m.weight.detach().flatten() for m in linears]),
+            "activations": torch.cat(read),
+        }
+    return _known[size, seed]
+
+
+def shape(exponent: int, mantissa: int) -> Format:
+    """The format of these bits: the standard one where it exists, else one whose last code alone is a NaN."""
+    known = {(f.exponent, f.mantissa): f for f in FORMATS.values()}
+    return known.get((exponent, mantissa)) or Format(f"E{exponent}M{mantissa}", exponent, mantissa, "nan")
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of the numbers of a tensor. powers: how many lie from 2^p to 2^(p+1), and of these how many became 0,
+    lost digits (subnormal), were kept to full precision, or were too large. off: the root mean square of the
+    differences over that of the numbers. window: the smallest number above 0, the smallest normal and the largest, of
+    the tensor as it was."""
+
+    format: str
+    bits: int
+    powers: dict[int, tuple[int, int, int, int]]
+    zeros: int  # that were 0 before
+    off: float
+    window: tuple[float, float, float]
+
+    def count(self, which: int) -> int:
+        """0: of those that became 0, 1: subnormal, 2: normal, 3: too large."""
+        return sum(one[which] for one in self.powers.values())
+
+    @property
+    def numbers(self) -> int:
+        return self.zeros + sum(map(sum, self.powers.values()))
+
+
+def fate(x: Tensor, narrow: Tensor, format: Format, scale: float) -> Fate:
+    """x became `narrow`, by way of x * scale in `format`."""
+    size = x.abs()
+    there = size > 0
+    smallest, normal, largest = (edge / scale for edge in (format.smallest, format.smallest_normal, format.max))
+    became = torch.where(narrow == 0, 0, torch.where(size > largest, 3, torch.where(size < normal, 1, 2)))[there]
+    powers = torch.frexp(size[there]).exponent - 1
+    pairs, counts = torch.stack([powers.to(became.dtype), became], 1).unique(dim=0, return_counts=True)
+    found: dict[int, list[int]] = {}
+    for (power, which), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        found.setdefault(power, [0, 0, 0, 0])[which] = count
+    off = ((x - narrow).square().sum() / x.square().sum()).sqrt().item()
+    return Fate(
+        format.name, format.bits, {p: (a, b, c, d) for p, (a, b, c, d) in found.items()}, int((~there).sum()), off,
+        (smallest, normal, largest),
+    )  # fmt: skip
+
+
+# Training ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank tells of a step: its loss; of all tensors of inputs, weights and gradients (in this order) the share
+    that became 0 and that was too large; and the largest number of each of the three in `LAYER`."""
+
+    loss: float
+    zero: tuple[float, float, float]
+    over: tuple[float, float, float]
+    amax: tuple[float, float, float]
+
+
+def seen(loss: Tensor, scales: Scales) -> Told:
+    """To be called after `scales.agree()`."""
+    lost: dict[str, list[int]] = {kind: [0, 0, 0] for kind in ("input", "weight", "gradient")}
+    for name, tensor in scales:
+        one, it = lost[name.rpartition(".")[2]], tensor.lost
+        for n, count in enumerate((it.numbers, it.underflow, it.overflow)):
+            one[n] += count
+    zero, over = (tuple(one[n] / max(one[0], 1) for one in lost.values()) for n in (1, 2))
+    amaxes = (scales.of[f"{LAYER}.{kind}"].amaxes for kind in lost)
+    return Told(loss.item(), zero, over, tuple(a[-1] if a else 0.0 for a in amaxes))  # type: ignore[arg-type]
+
+
+def trained(
+    group: Group, recipe: Recipe, steps: int, seed: int = 0, keep: tuple[str, ...] = ("lm_head",)
+) -> list[Told]:
+    """The loop of the chapter's cell `train`, for the runs that stand beside it."""
+    model = gpt(seed)
+    scales = low_precision(model, recipe, keep, group)
+    wrapped, optimizer = DataParallel(model, group), torch.optim.AdamW(model.parameters(), RATE)
+    told = []
+    for inputs, targets in lessons(group, seed, steps):
+        optimizer.zero_grad()
+        loss = next_token_loss(wrapped(inputs), targets)
+        loss.backward()
+        if not scales.agree():
+            optimizer.step()
+        told.append(seen(loss, scales))
+    return told
+
+
+def last(told: list[Told], few: int = 10) -> float:
+    """The mean loss of the last steps."""
+    return sum(step.loss for step in told[-few:]) / len(told[-few:])
+
+
+@cache
+def sixteen_bits(world_size: int, transport: str, steps: int, seed: int) -> list[Told]:
+    """The same training in BF16, to compare with."""
+    run = labkit.launch(trained, world_size, Recipe("BF16", "BF16"), steps, seed, transport=transport)
+    told: list[Told] = run.results[0]
+    return told

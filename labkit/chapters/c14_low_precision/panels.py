@@ -1,0 +1,60 @@
+"""The workbenches of chapter 14: which controls each has, where they begin, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from labkit import book
+from labkit.book.workbenches.bench import View
+from labkit.chapters.c14_low_precision import lm, pictures, wires
+
+Run = Callable[..., Any]
+
+
+def choice(label: str, options: Any, value: Any) -> Any:
+    """A list to choose from, with a label that is no name of Python's."""
+    from ipywidgets import Dropdown
+
+    return Dropdown(options=options, value=value, description=label)
+
+
+def slider(label: str, low: int, high: int, value: int) -> Any:
+    from ipywidgets import IntSlider
+
+    return IntSlider(value, low, high, 1, description=label)
+
+
+def few_bits(run: Run) -> book.Workbench:
+    """Which numbers, the bits of the format, and the scale."""
+    controls = {
+        "kind": choice("numbers", lm.KINDS, "gradients"),
+        "exponent": slider("exponent bits", 2, 8, 4), "mantissa": slider("mantissa bits", 1, 10, 3),
+        "power": slider("scale: 2 to the", -10, 24, 0),
+    }  # fmt: skip
+    views: list[View] = [pictures.caught_said, pictures.caught]
+    return book.workbench(run, controls, views, title="Your format", ranks=2, transport="local")
+
+
+def training(run: Run, world_size: int, beside: Callable[[], list[lm.Told]]) -> book.Workbench:
+    """The formats of both passes, how scales follow, and one of "fixed"; beside it the same training in BF16."""
+    controls = {
+        "forward": choice("forward", ["BF16", "E5M2", "E4M3", "E2M1"], "E4M3"),
+        "backward": choice("backward", ["BF16", "E5M2", "E4M3", "E2M1"], "E5M2"),
+        "scaling": choice("scales", ["delayed", "current", "fixed"], "delayed"),
+        "power": slider("fixed scale: 2 to the", -8, 16, 0),
+    }
+    views: list[View] = [partial(pictures.trained_said, beside=beside), partial(pictures.trained, beside=beside)]
+    return book.workbench(run, controls, views, title="Training in few bits", ranks=world_size, transport="local")
+
+
+def on_the_wire(run: Run) -> book.Workbench:
+    """How the sum is sent, between how many ranks, over which link."""
+    controls = {
+        "way": choice("way", [*wires.WAYS], "8 bits, summed in 32"),
+        "ranks": [2, 4, 8],
+        "link": choice("link", wires.LINKS, next(iter(wires.LINKS.values()))),
+    }
+    views: list[View] = [pictures.sent_said, pictures.sent]
+    return book.workbench(run, controls, views, title="The sum of a gradient", ranks=4, clock="virtual")
