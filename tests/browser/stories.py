@@ -79,6 +79,11 @@ STORIES = {
         ("touched-bytes", "lazy-rows", "order-of-a-pull", "name-the-jam"),
         {"name-the-jam": ("a straggler", "incast")},
     ),
+    "14_low_precision": Story(
+        ("ones-in-sixteen-bits",),
+        ("a-code-of-e4m3", "what-stays-wide", "name-the-standstill", "order-of-a-sum"),
+        {"name-the-standstill": ("underflow", "swamping")},
+    ),
     "15_hybrid_parallelism": Story(
         ("twice-the-replicas", "which-signal"),
         ("rank-of-coordinates", "what-it-adds", "order-of-a-search", "name-the-rule"),

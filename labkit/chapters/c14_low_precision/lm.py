@@ -21,6 +21,7 @@ from labkit.wire import Group
 
 CONFIG = GPTConfig(context=32, layers=2, width=48, heads=4, tied=False)
 BATCH, RATE, BEFORE = 8, 5e-3, 8  # texts of a rank; of AdamW; steps before the first cell looks at the numbers
+RANKS = 2  # that train in section 3
 KINDS = ("gradients", "weights", "activations")
 LAYER = "blocks.1.feed_forward.up"  # the one whose tensors section 2 follows
 
@@ -44,6 +45,10 @@ def gpt(seed: int = 0) -> GPT:
     return GPT(CONFIG, seed)
 
 
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), RATE)
+
+
 def lessons(group: Group, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Texts for this rank, step by step: no two ranks read the same."""
     return islice(batches(text().train, BATCH, CONFIG.context, seed, group.rank, group.size), steps)
@@ -60,6 +65,11 @@ def look_at(kind: str, group: Group, seed: int = 0) -> Tensor:
     return _numbers(group.size, seed, group)[kind]
 
 
+def rows_of(kind: str, group: Group, seed: int) -> Tensor:
+    """The first of these numbers as 256 rows of 128."""
+    return look_at(kind, group, seed)[: 256 * 128].view(256, 128)
+
+
 _known: dict[tuple[int, int], dict[str, Tensor]] = {}
 
 
@@ -67,7 +77,7 @@ def _numbers(size: int, seed: int, group: Group) -> dict[str, Tensor]:
     """Trained once by each process: the workbench moves its sliders over the same numbers."""
     if (size, seed) not in _known:
         model, read = gpt(seed), []
-        wrapped, optimizer = DataParallel(model, group), torch.optim.AdamW(model.parameters(), RATE)
+        wrapped, optimizer = DataParallel(model, group), adamw(model)
         linears = [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
         for step, (inputs, targets) in enumerate(lessons(group, seed, BEFORE)):
             if step == BEFORE - 1:
@@ -119,15 +129,17 @@ def fate(x: Tensor, narrow: Tensor, format: Format, scale: float) -> Fate:
     size = x.abs()
     there = size > 0
     smallest, normal, largest = (edge / scale for edge in (format.smallest, format.smallest_normal, format.max))
-    became = torch.where(narrow == 0, 0, torch.where(size > largest, 3, torch.where(size < normal, 1, 2)))[there]
-    powers = torch.frexp(size[there]).exponent - 1
-    pairs, counts = torch.stack([powers.to(became.dtype), became], 1).unique(dim=0, return_counts=True)
-    found: dict[int, list[int]] = {}
-    for (power, which), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        found.setdefault(power, [0, 0, 0, 0])[which] = count
+    became = torch.where(narrow == 0, 0, torch.where(size > largest * (1 + 1e-6), 3, torch.where(size < normal, 1, 2)))[
+        there
+    ]
+    powers = torch.frexp(size[there]).exponent.long() - 1
+    low = int(powers.min()) if len(powers) else 0
+    counts = torch.bincount((powers - low) * 4 + became, minlength=4)
+    rows = torch.nn.functional.pad(counts, (0, -len(counts) % 4)).view(-1, 4).tolist()
+    found = {low + n: tuple(row) for n, row in enumerate(rows) if any(row)}
     off = ((x - narrow).square().sum() / x.square().sum()).sqrt().item()
     return Fate(
-        format.name, format.bits, {p: (a, b, c, d) for p, (a, b, c, d) in found.items()}, int((~there).sum()), off,
+        format.name, format.bits, found, int((~there).sum()), off,
         (smallest, normal, largest),
     )  # fmt: skip
 
@@ -164,7 +176,7 @@ def trained(
     """The loop of the chapter's cell `train`, for the runs that stand beside it."""
     model = gpt(seed)
     scales = low_precision(model, recipe, keep, group)
-    wrapped, optimizer = DataParallel(model, group), torch.optim.AdamW(model.parameters(), RATE)
+    wrapped, optimizer = DataParallel(model, group), adamw(model)
     told = []
     for inputs, targets in lessons(group, seed, steps):
         optimizer.zero_grad()
@@ -182,8 +194,16 @@ def last(told: list[Told], few: int = 10) -> float:
 
 
 @cache
-def sixteen_bits(world_size: int, transport: str, steps: int, seed: int) -> list[Told]:
+def sixteen_bits(transport: str, steps: int, seed: int) -> list[Told]:
     """The same training in BF16, to compare with."""
-    run = labkit.launch(trained, world_size, Recipe("BF16", "BF16"), steps, seed, transport=transport)
+    run = labkit.launch(trained, RANKS, Recipe("BF16", "BF16"), steps, seed, transport=transport)
     told: list[Told] = run.results[0]
     return told
+
+
+def ends(
+    launch: Callable[..., Any], train: Callable[..., list[Told]], turns: dict[str, dict[str, Any]]
+) -> dict[str, float]:
+    """The last losses of runs of the reader's `train`, one after the other, by name."""
+    named = book.in_turn([*turns], "training with {}")
+    return {name: last(launch(partial(train, **turns[name]), RANKS).results[0]) for name in named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,11 @@ def alone(shards: Sequence[Tensor], group: Group) -> bool:
     return all(bool(x.isfinite().all()) for x in shards)
 
 
-def scales(runs: Mapping[str, Any]) -> dict[str, list[list[float]]]:
-    """By name of the run, the scales of each rank."""
-    return {name: [[step.scale for step in told] for told in run.results] for name, run in runs.items()}
+def apart(run: Any) -> int:
+    """In how many steps the ranks did not have the same scale."""
+    return sum(len({step.scale for step in steps}) > 1 for steps in zip(*run.results, strict=True))
+
+
+def torn(run: Any) -> int:
+    """In how many steps some ranks took the step, and others did not."""
+    return sum(len({step.taken for step in steps}) > 1 for steps in zip(*run.results, strict=True))

@@ -1,0 +1,87 @@
+"""Tables and bars of chapter 14: the formats, what came through them, one scale against many, what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import log10
+from typing import Any
+
+from torch import Tensor
+
+from labkit import book
+from labkit.chapters.c14_low_precision import lm
+from labkit.optim.precision import BF16, E2M1, E4M3, E5M2, FP16, FP32, Scaled
+from labkit.optim.precision.formats import Format
+
+WAYS = {"tensor": ("tensor", "float32"), "row": ("row", "float32"), "block of 32": (32, "e8m0-up")}
+
+
+def formats() -> book.Table:
+    """Bits, reach and steps of the formats that training uses."""
+    return book.Table([_row(f) for f in (FP32, BF16, FP16, E5M2, E4M3, E2M1)], caption="Formats (computed)")
+
+
+def _row(f: Format) -> dict[str, Any]:
+    return {
+        "format": f.name, "bits": f.bits, "exponent": f.exponent, "mantissa": f.mantissa,
+        "largest": f"{f.max:,g}" if f.max < 1e6 else f"{f.max:.1e}", "smallest above 0": f"{f.smallest:.2g}",
+        "powers of ten": round(log10(f.max / f.smallest), 1), "off by at most": f"1/{round(2 / f.epsilon):,}",
+    }  # fmt: skip
+
+
+def fates(found: Mapping[str, lm.Fate]) -> book.Figure:
+    """What became of the numbers of a tensor in each format, in percent."""
+    names = ("became 0", "lost digits", "fit", "too large")
+    values = {name: {f: one.count(n) / one.numbers for f, one in found.items()} for n, name in enumerate(names)}
+    said = ". ".join(
+        f"{f}: {values['became 0'][f]:.2%} became 0, and the tensor is {one.off:.1%} off" for f, one in found.items()
+    )
+    return book.bars(values, unit="", title="The gradients, each format with its scale", badge="measured",
+                     sentence=f"{said}.", stacked=True)  # fmt: skip
+
+
+Offs = dict[str, dict[str, dict[str, float]]]
+
+
+def errors(tensors: Mapping[str, Tensor], quantize: Callable[..., Scaled]) -> Offs:
+    """By tensor, format and way of scaling: the root mean square of the error over that of the numbers."""
+    return {
+        kind: {
+            f.name: {way: _off(x, quantize(x, f, per, scales).wide()) for way, (per, scales) in WAYS.items()}
+            for f in (E4M3, E2M1)
+        }
+        for kind, x in tensors.items()
+    }
+
+
+def _off(x: Tensor, narrow: Tensor) -> float:
+    return ((x - narrow).square().sum() / x.square().sum()).sqrt().item()
+
+
+def by_block(offs: Offs) -> book.Figure:
+    """A bar for each way of scaling, in groups of tensor and format."""
+    values = {
+        way: {f"{kind}, {f}": one[way] for kind, by_format in offs.items() for f, one in by_format.items()}
+        for way in WAYS
+    }
+    four = offs["gradients"]["E2M1"]
+    said = "The gradients in four bits are " + ", ".join(f"{off:.0%} off with a scale for each {way}" for way, off in
+                                                        four.items()) + "."  # fmt: skip
+    return book.bars(values, unit="", title="One scale, or many", badge="measured", sentence=said)
+
+
+def worth(parameters: float) -> book.Table:
+    """Bytes of a parameter in three ways of training with Adam, and what data parallelism sends for it in a step."""
+    ways = {  # weights and gradients as they are computed with, master weights, Adam's two states, on the wire
+        "BF16": (2, 2, 4, 8, 2), "FP8, gradients in BF16": (1, 2, 4, 8, 2), "FP8, gradients too": (1, 1, 4, 8, 1),
+        "FP8, and Adam in 8 bits": (1, 1, 4, 2, 1),
+    }  # fmt: skip
+    rows = []
+    for name, (weights, gradients, master, states, wire) in ways.items():
+        held = weights + gradients + master + states
+        rows.append({
+            "training in": name, "weights": weights, "gradients": gradients, "master": master, "Adam": states,
+            "bytes of a parameter": held, "all of it": f"{held * parameters / 1e9:.0f} GB",
+            "a rank of many sends": f"{2 * wire * parameters / 1e9:.0f} GB a step",
+        })  # fmt: skip
+    return book.Table(rows, caption=f"{parameters / 1e9:.0f} billion parameters (computed)")

@@ -1,0 +1,250 @@
+"""What chapter 14 shows: what few bits make of numbers, where formats have theirs, and how training goes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import log2
+from typing import Any
+
+from labkit import book
+from labkit.book.drawing.figure import WIDTH, heading, legend
+from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE, RED
+from labkit.book.drawing.svg import Svg, text_width
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import bytes_text, seconds_text
+from labkit.chapters.c14_low_precision import lm
+from labkit.chapters.c14_low_precision.wires import sum_of
+
+LOW, HIGH = -36, 20  # powers of two on the axis of `caught`
+LEFT, TALL = 14.0, 190.0
+FATES = (  # of a number, with colour and hatch
+    ("becomes 0", GREY, "x"), ("loses digits", ORANGE, "/"), ("fits", BLUE, ""), ("too large", RED, "\\"),
+)  # fmt: skip
+
+
+def power_text(power: int) -> str:
+    """2^-9 as people write it, with a real minus sign."""
+    return "2" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def caught_said(run: Any) -> str:
+    """How many numbers came through, and what sending them takes."""
+    fate: lm.Fate = run.results[0]
+    n = fate.numbers
+    zero, few, fine, over = (fate.count(which) / n for which in range(4))
+    parts = [f"{share:.1%} {what}" for share, what in ((zero, "become 0"), (over, "are too large")) if share]
+    lost = " and ".join(parts) if parts else "none becomes 0, and none is too large"
+    dull = f" {few:.1%} keep fewer digits." if few else ""
+    return (
+        f"**{fate.format}** ({fate.bits} bits): of {n:,} numbers {lost}.{dull} The tensor as a whole is "
+        f"**{fate.off:.1%}** off. It takes {bytes_text(n * fate.bits / 8)} in place of {bytes_text(4 * n)}."
+    )
+
+
+def caught(run: Any) -> book.Figure:
+    """How many numbers there are of each size, and what becomes of them; the window of the format above them."""
+    fate: lm.Fate = run.results[0]
+    n = fate.numbers
+    said = (
+        f"Each bar counts the numbers between two powers of two. The band marks what {fate.format} can hold: normal "
+        f"numbers from {fate.window[1]:.2g} to {fate.window[2]:.3g}, and with fewer and fewer digits down to "
+        f"{fate.window[0]:.2g}."
+    )
+    svg = Svg(WIDTH, "Which numbers fit?", said)
+    top = heading(svg, "measured", said) + 34
+    step = (WIDTH - 2 * LEFT) / (HIGH - LOW)
+
+    def across(power: float) -> float:
+        return LEFT + (min(max(power, LOW), HIGH) - LOW) * step
+
+    floor = top + TALL
+    _window(svg, fate, across, top, floor)
+    highest = max((sum(one) for one in fate.powers.values()), default=1)
+    for power, counts in sorted(fate.powers.items()):
+        y = floor
+        for (_, colour, hatch), count in zip(FATES, counts, strict=True):
+            if count:
+                tall = TALL * 0.94 * count / highest
+                y -= tall
+                svg.rect(across(power) + 1, y, step - 2, tall, colour, hatch, ON_COLOUR, stroke_width=0.6)
+    svg.line(LEFT, floor, WIDTH - LEFT, floor)
+    for power in range(LOW, HIGH + 1, 4):
+        svg.line(across(power), floor, across(power), floor + 4)
+        svg.text(across(power), floor + 17, power_text(power), 11, "middle")
+    svg.text(WIDTH / 2, floor + 34, "size of a number", 11.5, "middle")
+    bottom = legend(svg, floor + 46, [(name, colour, hatch, "") for name, colour, hatch in FATES])
+    rows: list[Row] = [
+        {"from": 2.0**power} | {name: count / n for (name, *_), count in zip(FATES, counts, strict=True)}
+        for power, counts in sorted(fate.powers.items())
+    ]
+    return book.Figure("Which numbers fit?", "measured", said, rows, svg.render(bottom))
+
+
+def _window(svg: Svg, fate: lm.Fate, across: Callable[[float], float], top: float, floor: float) -> None:
+    """From the smallest to the largest number of the format; subnormal numbers dashed."""
+    smallest, normal, largest = (across(log2(edge)) for edge in fate.window)
+    svg.rect(smallest, top - 18, max(normal - smallest, 1), 12, "none", "/", dash="3 2")
+    svg.rect(normal, top - 18, max(largest - normal, 1), 12, BLUE, "", ON_COLOUR)
+    name = f"{fate.format}: {fate.bits} bits"
+    at = min(max((normal + largest) / 2, LEFT + text_width(name, 11) / 2), WIDTH - LEFT - text_width(name, 11) / 2)
+    svg.text(at, top - 24, name, 11, "middle", bold=True)
+    for edge in (smallest, largest):
+        svg.line(edge, top - 6, edge, floor, dash="2 3", faint=True)
+
+
+# 1: where a format has numbers -------------------------------------------------------------------------------------
+
+Number = Callable[[int, int, int], float]
+RULED = ((4, 3), (5, 2), (3, 4), (2, 1))  # exponent and mantissa bits
+REACH = 4.0  # of the ruler
+
+
+def rulers(number: Number) -> book.Player:
+    """The numbers of formats from 0 to 4 on a ruler, by the reader's own `number`, with the bits of one of them."""
+    frames, rows = [], []
+    for exponent, mantissa in RULED:
+        codes = range(2 ** (exponent + mantissa))
+        values = [number(code, exponent, mantissa) for code in codes]
+        shown = [value for value in values if value <= REACH]
+        name = f"E{exponent}M{mantissa}"
+        below, above = (sum(low <= v < 2 * low for v in values) for low in (1.0, 2.0))
+        words = (
+            f"{name} has {len(values)} numbers from 0 up. {below} of them lie from 1 to below 2, and {above} from 2 to "
+            f"below 4, so at each power of two the step doubles. The largest is {max(values):,g}, and the smallest "
+            f"above 0 is {min(v for v in values if v):.2g}."
+        )
+        frames.append((_ruler(name, exponent, mantissa, number, shown, words), words))
+        rows.append({"format": name, "numbers up to 4": len(shown), "largest": max(values)})
+    return book.play(frames, title="Where a format has its numbers", badge="simulated", rows=rows, still=0)
+
+
+def _ruler(name: str, exponent: int, mantissa: int, number: Number, shown: Sequence[float], words: str) -> str:
+    svg = Svg(WIDTH, f"Where {name} has its numbers", words)
+    top = heading(svg, "simulated", words) + 12
+    code = (2 ** (exponent - 1)) << mantissa | (1 if mantissa else 0)  # the number after 2
+    x, wide = 40.0, 34.0
+    bits = [("sign", "0", GREY, "x")]
+    for n in range(exponent):
+        bits.append(("exponent", str(code >> (exponent + mantissa - 1 - n) & 1), ORANGE, "/"))
+    for n in range(mantissa):
+        bits.append(("mantissa", str(code >> (mantissa - 1 - n) & 1), BLUE, ""))
+    for n, (_, digit, colour, _hatch) in enumerate(bits):
+        svg.rect(x + n * wide, top, wide - 3, 30, colour, "", ON_COLOUR)
+        svg.text(x + n * wide + wide / 2 - 1.5, top + 20, digit, 14, "middle", on_colour=True)
+    for part, first, count in (("sign", 0, 1), ("exponent", 1, exponent), ("mantissa", 1 + exponent, mantissa)):
+        svg.text(x + (first + count / 2) * wide, top + 46, part, 11, "middle")
+    svg.text(x + len(bits) * wide + 12, top + 20, f"= {number(code, exponent, mantissa):g}", 14)
+    line, unit = top + 110, (WIDTH - 80) / REACH
+    svg.line(40, line, 40 + REACH * unit, line)
+    for value in shown:
+        whole = value == int(value)
+        svg.line(40 + value * unit, line - (16 if whole else 9), 40 + value * unit, line, width=1.6 if whole else 1)
+    for value in range(int(REACH) + 1):
+        svg.text(40 + value * unit, line + 18, str(value), 11.5, "middle")
+    at = number(code, exponent, mantissa)
+    svg.arrow_head(40 + at * unit, line - 18, 0, 1, 9)
+    return svg.render(line + 34)
+
+
+# 2 and 3: scales, and training -------------------------------------------------------------------------------------
+
+OF = ("inputs", "weights", "gradients")
+
+
+def largest_by_step(told: Sequence[lm.Told], format: Any) -> book.Figure:
+    """The largest number of three tensors of a layer, step by step, and the window of a format without a scale."""
+    series: dict[str, list[float]] = {kind: [step.amax[n] for step in told] for n, kind in enumerate(OF)}
+    first, last = (max(step.amax[2] for step in told[at]) for at in (slice(0, 1), slice(-5, None)))
+    said = (
+        f"In the first step the largest gradient of this layer is {first:.2g}, and in the last five it is at most "
+        f"{last:.2g}. The largest input is about {told[-1].amax[0]:.2g}, {told[-1].amax[0] / max(last, 1e-30):,.0f} "
+        f"times as much. Without a scale {format.name} holds numbers from {format.smallest:.2g} to {format.max:g}."
+    )
+    flat = {f"{format.name}: largest": format.max, f"{format.name}: smallest": format.smallest}
+    lines = series | {name: [level] * len(told) for name, level in flat.items()}
+    return book.lines(lines, x="step", y="largest number", log="y", title="The largest number of each tensor",
+                      badge="measured", sentence=said)  # fmt: skip
+
+
+def smooth(told: Sequence[lm.Told], few: int = 5) -> list[tuple[float, float]]:
+    """Means of so many steps, at their last one."""
+    return [
+        (float(end), sum(step.loss for step in told[end - few : end]) / few) for end in range(few, len(told) + 1, few)
+    ]
+
+
+def trained(run: Any, beside: Callable[[], list[lm.Told]]) -> book.Figure:
+    told, other = run.results[0], beside()
+    return book.lines(
+        {"this run": smooth(told), "BF16": smooth(other)}, x="step", y="loss on the text it reads (mean of 5 steps)",
+        title="Loss by step", badge="measured", sentence=_losses(told, other),
+    )  # fmt: skip
+
+
+def _losses(told: Sequence[lm.Told], other: Sequence[lm.Told]) -> str:
+    mine, theirs = lm.last(list(told)), lm.last(list(other))
+    return f"Mean loss of the last 10 steps: {mine:.3f}, and {theirs:.3f} in BF16."
+
+
+def trained_said(run: Any, beside: Callable[[], list[lm.Told]]) -> str:
+    """The last losses, and what casting lost."""
+    told, other = run.results[0], beside()
+    ends = told[len(told) // 2 :]
+    lost = []
+    for n, kind in enumerate(OF):
+        zero, over = (sum(getattr(step, what)[n] for step in ends) / len(ends) for what in ("zero", "over"))
+        if zero > 5e-4 or over > 5e-4:
+            parts = [f"{share:.1%} {did}" for share, did in ((zero, "became 0"), (over, "were too large"))
+                     if share > 5e-4]  # fmt: skip
+            lost.append(f"of the {kind} {' and '.join(parts)}")
+    gone = "; ".join(lost) if lost else "hardly a number became 0 or was too large"
+    return f"**{_losses(told, other)}** In the second half of the run, {gone}."
+
+
+# 3: long sums ------------------------------------------------------------------------------------------------------
+
+
+def sums(found: Mapping[str, Sequence[tuple[int, float]]]) -> book.Figure:
+    """Sums of ones against how many were added."""
+    ends = ", ".join(f"{name} {line[-1][1]:,.0f}" for name, line in found.items())
+    return book.lines(found, x="ones added", y="their sum", title="Adding ones, one by one", badge="measured",
+                      sentence=f"The sum of {next(iter(found.values()))[-1][0]:,} ones: {ends}.")  # fmt: skip
+
+
+def step_by_step(found: Mapping[str, Sequence[float]]) -> book.Figure:
+    """A weight that moves by small updates, in two ways of keeping it."""
+    ends = ", ".join(f"{name} {line[-1]:.4g}" for name, line in found.items())
+    return book.lines(found, x="step", y="the weight", title="A weight and its updates", badge="measured",
+                      sentence=f"After {len(next(iter(found.values())))} steps: {ends}.")  # fmt: skip
+
+
+# 4: the scale of the loss ------------------------------------------------------------------------------------------
+
+
+def scales_by_rank(run: Any, title: str) -> book.Figure:
+    """The loss scale of each rank, step by step, as a power of two."""
+    ranks = {f"rank {n}": [log2(step.scale) for step in told] for n, told in enumerate(run.results)}
+    apart = sum(len({told[step].scale for told in run.results}) > 1 for step in range(len(run.results[0])))
+    skipped = [sum(not step.taken for step in told) for told in run.results]
+    said = f"The ranks had different scales in {apart} of {len(run.results[0])} steps. " + (
+        f"Every rank skipped the same {skipped[0]}."
+        if len({tuple(s.taken for s in told) for told in run.results}) == 1
+        else f"They skipped {', '.join(map(str, skipped))} of them."
+    )
+    return book.lines(ranks, x="step", y="loss scale, as a power of 2", title=title, badge="measured", sentence=said)
+
+
+# 5: on the wire ----------------------------------------------------------------------------------------------------
+
+
+def sent_said(run: Any) -> str:
+    got = sum_of(run)
+    alike = "All ranks hold the same bits." if got.alike else "**The ranks do not hold the same bits.**"
+    return (
+        f"Each rank sent {bytes_text(got.sent)} in {seconds_text(run.trace.duration)} (emulated). The sum is "
+        f"**{got.off:.2%}** off. {alike}"
+    )
+
+
+def sent(run: Any) -> book.Figure:
+    return book.timeline(run.trace)
