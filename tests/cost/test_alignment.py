@@ -75,8 +75,8 @@ def test_forty_percent_of_the_time_is_no_utilization():
 
 
 @given(
-    layers=st.integers(1, 4), kv_heads=st.sampled_from([1, 2, 4, 6]), head=st.integers(1, 5), itemsize=st.integers(1, 4),
-    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    layers=st.integers(1, 4), kv_heads=st.sampled_from([1, 2, 4, 6]), head=st.integers(1, 5),
+    itemsize=st.integers(1, 4), lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5),
 )  # fmt: skip
 def test_a_cache_counted_tensor_by_tensor(layers, kv_heads, head, itemsize, lengths):
     counted = 0
