@@ -4,6 +4,7 @@
     collectives   bytes, messages, rounds and time of every algorithm of every collective
     training      a step on one device and on N: memory, batch, time, energy
     parallel      what each strategy holds and sends
+    alignment     several models at once, generating and training in turn
     failures      how often what breaks, what it costs, what helps
     simulators    what is drawn by the thousand; NumPy, loaded with the first of its names
     topology      the machines of the sources, what is where on them, and how well large ones are used
@@ -21,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import slow_sync, textbook, topology, units
+from .alignment import *
 from .claims import *
 from .collectives import *
 from .estimates import *

@@ -1,17 +1,18 @@
 """A small GPT: a decoder-only transformer over bytes (Radford et al. 2019, pre-norm).
 
 Names of tensors end in their shape: b sequences, t positions, d width, h heads, k width of a head
-(d = h * k), v vocabulary. So `x_btd` is (sequences, positions, width). With grouped-query attention g is the number of
-heads that keys and values have.
+(d = h * k), v vocabulary. So `x_btd` is (sequences, positions, width). `attention.py` has what heads do.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labkit.models.attention import attend
 from labkit.models.moe import MoE, MoEConfig
 from labkit.models.weights import seeded
 
@@ -85,55 +86,11 @@ class GPTConfig:
         return embeddings + self.layers * layer + 2 * d + logits
 
 
-def attend(qkv_btn: Tensor, heads: int, groups: int, dropout: float = 0.0, rotary: bool = False) -> Tensor:
-    """Causal attention of `heads` queries to `groups` keys and values: (b, t, (h + 2 g) k) -> (b, t, h k).
-
-    Position t reads positions 0..t (Vaswani et al. 2017, section 3.2). With fewer keys than queries, neighbouring
-    heads share one (Ainslie et al. 2023, "GQA"). dropout: the share of attention weights that are set to 0.
-    """
-    q_bhtk, k_bgtk, v_bgtk = heads_of(qkv_btn, heads, groups)
-    if rotary:
-        positions_t = torch.arange(qkv_btn.shape[1], device=qkv_btn.device)
-        q_bhtk, k_bgtk = turned(q_bhtk, positions_t), turned(k_bgtk, positions_t)
-    if dropout:
-        y_bhtk = _attend_with_dropout(q_bhtk, k_bgtk, v_bgtk, dropout)
-    else:
-        y_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bgtk, v_bgtk, is_causal=True, enable_gqa=groups != heads)
-    return y_bhtk.transpose(1, 2).flatten(2)
-
-
-def heads_of(qkv_btn: Tensor, heads: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(b, t, (h + 2 g) k) as queries (b, h, t, k), keys and values (b, g, t, k)."""
-    k = qkv_btn.shape[-1] // (heads + 2 * groups)
-    parts = qkv_btn.split((heads * k, groups * k, groups * k), dim=-1)
-    q_bhtk, k_bgtk, v_bgtk = (x.unflatten(-1, (-1, k)).transpose(1, 2) for x in parts)
-    return q_bhtk, k_bgtk, v_bgtk
-
-
-def turned(x_bhtk: Tensor, positions_t: Tensor, base: float = 10_000.0) -> Tensor:
-    """Rotary positions (Su et al. 2021): number i and number i + k / 2 are a point, turned by t / base^(2 i / k).
-
-    The product of a query and a key then depends on how far apart they are, and on nothing else of their positions.
-    """
-    half = x_bhtk.shape[-1] // 2
-    wide = torch.promote_types(x_bhtk.dtype, torch.float32)
-    rates = base ** (-torch.arange(half, device=x_bhtk.device, dtype=wide) / half)
-    angles = positions_t.to(x_bhtk.device, wide)[:, None] * rates
-    a, b = x_bhtk.to(wide).split(half, dim=-1)
-    return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), -1).to(x_bhtk.dtype)
-
-
-def _attend_with_dropout(q_bhtk: Tensor, k_bgtk: Tensor, v_bgtk: Tensor, dropout: float) -> Tensor:
-    """Written out, so that the weights that are dropped are those of `F.dropout`, as everywhere in this model."""
-    share, t = q_bhtk.shape[1] // k_bgtk.shape[1], q_bhtk.shape[2]
-    k_bhtk, v_bhtk = k_bgtk.repeat_interleave(share, dim=1), v_bgtk.repeat_interleave(share, dim=1)
-    future = torch.ones(t, t, dtype=torch.bool, device=q_bhtk.device).triu(1)
-    scores_bhtt = (q_bhtk @ k_bhtk.mT / math.sqrt(q_bhtk.shape[-1])).masked_fill(future, -math.inf)
-    return F.dropout(scores_bhtt.softmax(-1), dropout) @ v_bhtk
-
-
 class Attention(nn.Module):
-    """Causal self-attention. `core` does what lies between the two linear maps: `attend`, or one over several ranks."""
+    """Causal self-attention. `core` does what lies between the two linear maps: `attend`, or one over several ranks.
+
+    A call may bring a core of its own, one that knows its batch: attention of packed rows, for example.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -142,10 +99,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, sum(config.qkv_sections))
         self.out = nn.Linear(config.width, config.width)
 
-    def forward(self, x_btd: Tensor) -> Tensor:
+    def forward(self, x_btd: Tensor, core: Callable[..., Tensor] | None = None) -> Tensor:
         """(b, t, d) -> (b, t, d)."""
         dropout = self.dropout if self.training else 0.0
-        return self.out(self.core(self.qkv(x_btd), self.heads, self.groups, dropout, self.rotary))
+        return self.out((core or self.core)(self.qkv(x_btd), self.heads, self.groups, dropout, self.rotary))
 
 
 class FeedForward(nn.Module):
@@ -172,9 +129,9 @@ class Block(nn.Module):
         self.feed_forward: nn.Module = FeedForward(config) if config.moe is None else MoE(config.width, config.moe)
         self.dropout = config.dropout
 
-    def forward(self, x_btd: Tensor) -> Tensor:
+    def forward(self, x_btd: Tensor, core: Callable[..., Tensor] | None = None) -> Tensor:
         """(b, t, d) -> (b, t, d)."""
-        x_btd = x_btd + F.dropout(self.attention(self.norm1(x_btd)), self.dropout, self.training)
+        x_btd = x_btd + F.dropout(self.attention(self.norm1(x_btd), core), self.dropout, self.training)
         return x_btd + F.dropout(self.feed_forward(self.norm2(x_btd)), self.dropout, self.training)
 
 
@@ -215,21 +172,24 @@ class GPT(nn.Module):
                 scale = math.sqrt(2 * self.config.layers) if adds_to_stream else 1.0
                 nn.init.normal_(p, std=std / scale)
 
-    def forward(self, tokens_bt: Tensor, positions_t: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens_bt: Tensor, positions: Tensor | None = None, core: Callable[..., Tensor] | None = None
+    ) -> Tensor:
         """Logits of the next token at each position: (b, t) int64 -> (b, t, v).
 
-        positions_t: where in their sequence the tokens stand; without it, from 0 on. Raises ValueError when one is
-        beyond the context: no position embedding exists for it.
+        positions: where in their sequence the tokens stand, (t,) or (b, t); without them, from 0 on. Raises ValueError
+        when one is beyond the context: no position embedding exists for it. core: what attends in this call, in the
+        place of each layer's own `core`; where positions are rotary, it has to know them too.
         """
-        if positions_t is None:
-            positions_t = torch.arange(tokens_bt.shape[1], device=tokens_bt.device)
-        check_positions(int(positions_t.max()) + 1 if len(positions_t) else 0, self.config)
+        if positions is None:
+            positions = torch.arange(tokens_bt.shape[1], device=tokens_bt.device)
+        check_positions(int(positions.max()) + 1 if positions.numel() else 0, self.config)
         x_btd = self.tokens(tokens_bt)
         if self.positions is not None:
-            x_btd = x_btd + self.positions(positions_t)
+            x_btd = x_btd + self.positions(positions)
         x_btd = F.dropout(x_btd, self.config.dropout, self.training)
         for block in self.blocks:
-            x_btd = block(x_btd)
+            x_btd = block(x_btd, core)
         return self.lm_head(self.norm(x_btd))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkit.models import GPT, GPTConfig, next_token_loss
-from labkit.models.gpt import attend
+from labkit.models.attention import attend, turned
 
 TOKENS = torch.arange(2 * 17).reshape(2, 17) * 7 % 61
 
@@ -68,3 +68,27 @@ def test_attention_weights_are_dropped_one_by_one():
     qkv = torch.cat([torch.zeros(1, t, 2 * k), torch.ones(1, t, k)], -1)
     kept = attend(qkv, 1, 1, dropout=0.3)[0, :, 0]
     assert kept[-1] != 1 and abs(float(kept[200:].mean()) - 1) < 0.05
+
+
+@pytest.mark.parametrize("dropout", [0.0, 1e-300])
+def test_each_sequence_may_have_positions_and_a_mask_of_its_own(dropout):
+    """Rotary positions only count by how far apart they are, so these are no plain shift of each other."""
+    b, t, heads, k = 3, 7, 2, 4
+    qkv = torch.randn(b, t, 3 * heads * k, dtype=torch.float64)
+    positions = torch.stack([torch.arange(t), 2 * torch.arange(t), torch.arange(t).flip(0)])
+    mask = torch.rand(b, t, t) < 0.5
+    mask |= torch.eye(t, dtype=torch.bool)
+    found = attend(qkv, heads, heads, dropout, rotary=True, positions=positions, mask_btt=mask)
+    for i in range(b):
+        q, key, v = (x.unflatten(-1, (heads, k)) for x in qkv[i].split(heads * k, -1))
+        for h in range(heads):
+            q_t, k_t = (turned(x[None, None, :, h], positions[i])[0, 0] for x in (q, key))
+            scores = (q_t @ k_t.T / k**0.5).masked_fill(~mask[i], -torch.inf)
+            expected = scores.softmax(-1) @ v[:, h]
+            torch.testing.assert_close(found[i, :, h * k : (h + 1) * k], expected)
+
+
+def test_positions_beyond_the_context_are_refused_in_any_sequence():
+    positions = torch.tensor([[0, 1], [15, 16]])
+    with pytest.raises(ValueError, match="17 positions, but this model has 16"):
+        GPT(GPTConfig(vocab=61, context=16))(TOKENS[:, :2], positions)

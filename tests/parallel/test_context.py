@@ -12,7 +12,8 @@ from slices import LONG, TRANSPORTS, few
 import labkit
 from labkit import Link, Network, cost
 from labkit.models import GPT, GPTConfig
-from labkit.models.gpt import next_token_loss, turned
+from labkit.models.attention import turned
+from labkit.models.gpt import next_token_loss
 from labkit.parallel import FullyShard, Mesh, TensorParallelGPT
 from labkit.parallel.context.blocks import runs
 from labkit.parallel.context.layouts import positions_of

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_gather
-from labkit.models.gpt import heads_of, turned
+from labkit.models.attention import heads_of, turned
 from labkit.parallel.context.layouts import positions_of
 from labkit.parallel.context.masks import Mask
 from labkit.parallel.context.ring import Plan, ring_attention
