@@ -189,7 +189,7 @@ class GPT(nn.Module):
             x_btd = x_btd + self.positions(positions)
         x_btd = F.dropout(x_btd, self.config.dropout, self.training)
         for block in self.blocks:
-            x_btd = block(x_btd, core)
+            x_btd = block(x_btd) if core is None else block(x_btd, core)  # a wrapped block may know of no core
         return self.lm_head(self.norm(x_btd))
 
 
