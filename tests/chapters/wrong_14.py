@@ -48,8 +48,8 @@ def summed(
 ) -> str:
     return f"""
 def sum_in_eight_bits(x, group):
-    from labkit.chapters.c14_low_precision.wires import pack, unpack
-    from labkit.collectives import all_gather, all_to_all
+    from labkit.chapters.c14_low_precision.wires import all_to_all, pack, unpack
+    from labkit.collectives import all_gather
     messages = {messages}
     mine = {mine}
     total = {total}

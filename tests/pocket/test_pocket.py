@@ -18,6 +18,7 @@ from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, Block, FeedForward
 from labkit.models.moe import MoE, MoEConfig
 from labkit.optim.compression import Compressed, PowerSGD, TopK
+from labkit.optim.precision import LossScaler, Recipe, low_precision
 from labkit.optim.synchrony import SSP, LocalSGD, nesterov
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.context.parallel import ContextParallel
@@ -29,9 +30,11 @@ from labkit.pocket import (
     data_parallel,
     embedding,
     experts,
+    fp8_linear,
     fsdp,
     ftar,
     local_sgd,
+    loss_scaling,
     one_f_one_b,
     parameter_server,
     power_sgd,
@@ -486,3 +489,63 @@ def test_who_is_left_begins_again_with_the_gradients_that_it_has(message):
     job = labkit.start(work, 4, transport="local", on_failure="continue", faults=[labkit.Kill(2, message=message)])
     run = job.wait()
     assert [run.results[r] for r in (0, 1, 3)] == [([pytest.approx(337.0)], 3, True)] * 3
+
+
+def eight_bits(group: Any, full: bool) -> list[Any]:
+    """Two layers in 8 bits for three steps, on different data; outputs, weights and amaxes."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for n, p in enumerate(model.parameters()):
+            p.copy_(torch.linspace(-1, 1 + n, p.numel()).view_as(p))
+    if full:
+        agree: list[Any] = [low_precision(model, Recipe(), group=group).agree]
+    else:
+        model[0], model[2] = fp8_linear.Fp8Linear(model[0]), fp8_linear.Fp8Linear(model[2])
+        agree = [partial(model[n].agree, group) for n in (0, 2)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for step in range(3):
+        optimizer.zero_grad()
+        x = torch.linspace(-1, 2, 24).view(2, 2, 6) * (1 + group.rank + 2 * step)
+        y = model(x)
+        y.square().mean().backward()
+        seen.append(y.detach())
+        for one in agree:
+            one()
+        optimizer.step()
+    return [*seen, *(p.detach() for p in model.parameters())]
+
+
+@pytest.mark.ranks
+def test_a_layer_in_eight_bits_is_that_of_the_library() -> None:
+    short, full = (labkit.launch(eight_bits, 2, full, transport="local").results for full in (False, True))
+    for a, b in zip(short, full, strict=True):
+        for mine, theirs in zip(a, b, strict=True):
+            assert torch.allclose(mine, theirs, rtol=1e-5)
+
+
+def scaled(group: Any, full: bool) -> list[tuple[bool, float, float]]:
+    """Five steps, of which one rank cannot take the third: whether each was taken, the scale, a weight."""
+    p = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    short, long = loss_scaling.LossScaler(group, 64.0, 2), LossScaler(64.0, interval=2, group=group)
+    told = []
+    for step in range(5):
+        p.grad = torch.full((3,), (short, long)[full].scale)
+        if step == 2 and group.rank == 1:
+            p.grad[1] = torch.inf
+        if full:
+            taken = long.unscale([p])
+            optimizer.step() if taken else None
+        else:
+            taken = short.step(optimizer)
+        told.append((taken, (short, long)[full].scale, float(p[0])))
+    return told
+
+
+@pytest.mark.ranks
+def test_a_scaled_loss_is_that_of_the_library() -> None:
+    short, full = (labkit.launch(scaled, 2, full, transport="local") for full in (False, True))
+    assert short.results == full.results and short.results[0] == short.results[1]
+    assert [taken for taken, *_ in short.results[0]] == [True, True, False, True, True]
+    assert short.trace.bytes_sent() == full.trace.bytes_sent()

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.chapters.c14_low_precision.wires import pack, unpack
-from labkit.collectives import all_gather, all_reduce, all_to_all
+from labkit.chapters.c14_low_precision.wires import all_to_all, pack, unpack
+from labkit.collectives import all_gather, all_reduce
 from labkit.grading.checks.student import NotRight, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.optim.precision import Format, decode
