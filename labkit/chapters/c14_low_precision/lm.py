@@ -15,7 +15,7 @@ import labkit
 from labkit import book
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
-from labkit.optim.precision import FORMATS, Format, Recipe, Scales, low_precision
+from labkit.optim.precision import FORMATS, Format, Recipe, Scaled, Scales, TensorScale, low_precision
 from labkit.parallel import DataParallel
 from labkit.wire import Group
 
@@ -142,6 +142,21 @@ def fate(x: Tensor, narrow: Tensor, format: Format, scale: float) -> Fate:
         format.name, format.bits, found, int((~there).sum()), off,
         (smallest, normal, largest),
     )  # fmt: skip
+
+
+# A tensor that jumps ------------------------------------------------------------------------------------------------
+
+JUMP = [1.0] * 4 + [10.0] * 6 + [1.0] * 14  # how large a tensor is, step by step
+RULES = ("current", "delayed", "fixed")
+
+
+def cast_once(tensor: TensorScale, size: float) -> float:
+    """Cast numbers of this size, remember their amax, and say how far they are off, in root mean squares."""
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * size
+    narrow = tensor.cast(x)
+    assert isinstance(narrow, Scaled) and tensor.pending is not None
+    tensor.amaxes.append(tensor.pending)
+    return ((x - narrow.wide()).square().sum() / x.square().sum()).sqrt().item()
 
 
 # Training ----------------------------------------------------------------------------------------------------------

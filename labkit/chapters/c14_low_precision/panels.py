@@ -52,11 +52,12 @@ def training(run: Run, beside: Callable[[], list[lm.Told]]) -> book.Workbench:
 
 
 def on_the_wire(run: Run) -> book.Workbench:
-    """How the sum is sent, between how many ranks, over which link."""
+    """How the sum is sent, between how many ranks, and of how many numbers."""
     controls = {
         "way": choice("way", [*wires.WAYS], "8 bits, summed in 32"),
         "ranks": [2, 4, 8],
-        "link": choice("link", wires.LINKS, next(iter(wires.LINKS.values()))),
+        "numbers": choice("numbers", {"1,024": 1 << 10, "65,536": wires.NUMBERS, "1 million": 1 << 20}, wires.NUMBERS),
     }
     views: list[View] = [pictures.sent_said, pictures.sent]
-    return book.workbench(run, controls, views, title="The sum of a gradient", ranks=4, clock="virtual")
+    return book.workbench(run, controls, views, title="The sum of a gradient", ranks=4, clock="virtual",
+                          network=wires.NETWORK)  # fmt: skip

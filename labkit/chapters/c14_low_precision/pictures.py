@@ -166,6 +166,18 @@ def largest_by_step(told: Sequence[lm.Told], format: Any) -> book.Figure:
                       badge="measured", sentence=said)  # fmt: skip
 
 
+def jump(rules: Mapping[str, Sequence[float]], sizes: Sequence[float]) -> book.Figure:
+    """How far a tensor that jumps is off, step by step, with each rule for its scale."""
+    up, down = sizes.index(max(sizes)), len(sizes) - sizes[::-1].index(max(sizes))
+    said = f"The tensor is ten times as large from step {up + 1} to step {down}. " + " ".join(
+        f"{rule}: {line[up]:.1%} off in step {up + 1}, {line[up + 1]:.1%} in the next, {line[down]:.1%} in step "
+        f"{down + 1}, {line[-1]:.1%} at the end."
+        for rule, line in rules.items()
+    )
+    return book.lines(rules, x="step", y="how far the tensor is off", title="A tensor that jumps", badge="measured",
+                      sentence=said, y_text=lambda share: f"{share:.0%}")  # fmt: skip
+
+
 def smooth(told: Sequence[lm.Told], few: int = 5) -> list[tuple[float, float]]:
     """Means of so many steps, at their last one."""
     return [

@@ -16,10 +16,7 @@ from labkit.optim.precision import E4M3, from_parts, quantize
 from labkit.wire import Group
 
 NUMBERS = 1 << 16
-LINKS = {
-    "slow: 1 GB/s": Network(intra=Link(bandwidth=1e9, latency=5e-6)),
-    "fast: 50 GB/s": Network(intra=Link(bandwidth=50e9, latency=5e-6)),
-}
+NETWORK = Network(intra=Link(bandwidth=1e9, latency=5e-6))
 
 
 def all_to_all(x: Tensor, group: Group) -> Tensor:
@@ -77,19 +74,19 @@ class Sum:
     alike: bool
 
 
-def gradient(group: Group) -> Tensor:
+def gradient(group: Group, numbers: int) -> Tensor:
     """This rank's: numbers of very different sizes, as in the first cell."""
-    return _drawn(group.rank)
+    return _drawn(group.rank, numbers)
 
 
-def _drawn(rank: int) -> Tensor:
+def _drawn(rank: int, numbers: int) -> Tensor:
     draw = torch.Generator().manual_seed(rank)
-    return torch.randn(NUMBERS, generator=draw) * torch.randn(NUMBERS, generator=draw).exp() * 1e-4
+    return torch.randn(numbers, generator=draw) * torch.randn(numbers, generator=draw).exp() * 1e-4
 
 
 def off(got: Tensor, group: Group) -> tuple[float, Tensor]:
     """How far `got` is from the sum in float64; and a check sum of its bits. Nothing is sent."""
-    exact = torch.stack([_drawn(rank).double() for rank in range(group.size)]).sum(0)
+    exact = torch.stack([_drawn(rank, len(got)).double() for rank in range(group.size)]).sum(0)
     return ((got - exact).square().sum() / exact.square().sum()).sqrt().item(), got.double().sum()
 
 
@@ -104,6 +101,6 @@ def race(summed: Callable[..., Any]) -> dict[str, dict[int, Sum]]:
     ways = book.in_turn([(way, n) for way in WAYS for n in (2, 4, 8)], "{0[0]}, {0[1]} ranks")
     found: dict[str, dict[int, Sum]] = {}
     for way, n in ways:
-        run = launch(partial(summed, way=way), n, clock="virtual", network=next(iter(LINKS.values())))
+        run = launch(partial(summed, way=way), n, clock="virtual", network=NETWORK)
         found.setdefault(way, {})[n] = sum_of(run)
     return found

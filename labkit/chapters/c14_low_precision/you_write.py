@@ -56,6 +56,9 @@ def _about(code: int, exponent: int, mantissa: int, got: float, want: float, all
     where = f"Code {_bits(code, exponent, mantissa)} is {want:g}, and you have {got:g}."
     if code >> (exponent + mantissa) and got == -want:
         return f"{where} The first bit is the sign: 1 makes the number negative."
+    one = (2 ** (exponent - 1) - 1) << mantissa
+    if abs(all_of[one]) in (0.5, 2.0, 0.25):
+        return f"{where} Your 1 is {all_of[one]:g}: is the bias 2^(exponent_bits - 1) - 1?"
     if not field:
         bias = 2 ** (exponent - 1) - 1
         fraction = code % 2**mantissa / 2**mantissa
@@ -68,10 +71,8 @@ def _about(code: int, exponent: int, mantissa: int, got: float, want: float, all
             )
         return f"{where} Here the exponent is 0: the number is fraction * 2^(1 - bias)."
     ratio = got / want if want else math.nan
-    if ratio in (0.5, 2.0, 0.25):
-        return f"{where} That is {ratio:g} times as much: is the bias 2^(exponent_bits - 1) - 1?"
     fraction = code % 2**mantissa / 2**mantissa
-    if fraction and math.isclose(abs(ratio), fraction / (1 + fraction)):
+    if math.isclose(abs(ratio), fraction / (1 + fraction)):
         return f"{where} A normal number has a leading 1 that is not stored: 1 + fraction."
     if fraction and math.isclose(abs(ratio), (1 + code % 2**mantissa) / (1 + fraction)):
         return f"{where} The mantissa counts steps of 2^-mantissa_bits: divide it by 2^mantissa_bits."
@@ -185,6 +186,10 @@ def all_or_nobody(student: Reader) -> str:
             student.expect(isinstance(got, bool), "{who} should return True or False.", who=who)
             if run.results == [not right] * n and not any(run.bytes_sent):
                 raise NotRight(f"{who} says {got}. Is it the wrong way round? True means: take the step.")
+            blind = [r for r, says in enumerate(run.results) if says is True and not own[r]]
+            if blind:
+                raise NotRight(f"{who} says {got}, and so does rank {blind[0]}, which has one itself. `isfinite` is "
+                               "false for an infinity and for a NaN.")  # fmt: skip
             if got == own[rank] and n > 1:
                 raise NotRight(f"{who} says {got}: it has looked at its own gradients only. Ask the others as well.")
             raise NotRight(f"{who} says {got}, and should say {right}.")
