@@ -2,8 +2,15 @@
 
 formats.py       formats from their bits: what a number becomes in 16, 8 or 4 of them
 scaling.py       scales for a tensor, a row or a block: codes with what they were multiplied by
+codec.py         codes and scales as the bytes of a message: `Codec`, and a `Wire` for activations and gradients
+wire.py          `QuantizedAllReduce`: gradients in 8 bits on the wire, summed in 32
+adam8.py         `AdamW8bit`: two moments of a byte each
+dynamic_map.py   the 256 numbers that those bytes mean
 """
 
+from labkit.optim.precision.adam8 import AdamW8bit
+from labkit.optim.precision.codec import Codec, Wire
+from labkit.optim.precision.dynamic_map import SIGNED, UNSIGNED, dynamic_map
 from labkit.optim.precision.formats import (
     BF16,
     E2M1,
@@ -20,6 +27,7 @@ from labkit.optim.precision.formats import (
     round_to,
 )
 from labkit.optim.precision.scaling import Scaled, from_parts, quantize, scale_for
+from labkit.optim.precision.wire import QuantizedAllReduce
 
 __all__ = [
     "BF16",
@@ -39,4 +47,11 @@ __all__ = [
     "quantize",
     "round_to",
     "scale_for",
+    "AdamW8bit",
+    "Codec",
+    "Wire",
+    "QuantizedAllReduce",
+    "SIGNED",
+    "UNSIGNED",
+    "dynamic_map",
 ]
