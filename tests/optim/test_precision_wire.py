@@ -10,7 +10,7 @@ from slices import few
 from torch import nn
 
 import labkit
-from labkit import RankFailed, cost
+from labkit import Link, Network, RankFailed, cost
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss, seeded
 from labkit.optim.precision import BF16, E4M3, E5M2, Codec, Format, QuantizedAllReduce, Wire, named
@@ -176,6 +176,42 @@ def test_stochastic_rounding_has_the_right_mean_and_its_own_numbers_on_each_rank
         # two of three ranks round up, say: sums between 3 and 3.375 exist only if ranks draw apart
         assert len(values) == 2 if size == 1 else len(values) > 1 and 3.2 < max(values)
         assert size == 1 or ((first[small] > 3.01) & (first[small] < 3.3)).any()
+
+
+@pytest.mark.ranks
+def test_a_hook_goes_on_from_its_saved_state():
+    def step(hook, group):
+        flat = inputs(0, 300)
+        hook.bucket(flat, {"w": flat}, group).wait()
+        return flat
+
+    def work(group):
+        first, second = (QuantizedAllReduce(Codec("E4M3", 100), "stochastic") for _ in range(2))
+        one = step(first, group)
+        second.load_state_dict(first.state_dict())
+        return one, step(first, group), step(second, group)
+
+    one, two, again = labkit.launch(work, 2, transport="local").results[0]
+    assert torch.equal(two, again) and not torch.equal(one, two)
+
+
+@pytest.mark.ranks
+def test_the_parts_travel_while_the_rank_computes_and_the_sums_after_it():
+    """On the virtual clock, two ranks and 6,400 numbers: 3,200 codes and 25 scales are gathered at the end."""
+    latency, bandwidth, seconds = 10e-6, 1e7, 20e-3
+
+    def work(group):
+        flat = torch.ones(6400)
+        group.step(1)
+        handle = QuantizedAllReduce().bucket(flat, {"w": flat}, group)
+        group.compute(seconds)
+        handle.wait()
+        group.step(0)
+
+    link = Link(bandwidth, latency)
+    run = labkit.launch(work, 2, clock="virtual", network=Network(2, 1, link, link))
+    expected = seconds + latency + (3200 + 25 * 4) / bandwidth
+    assert run.trace.step_breakdown(1)[0]["total"] == pytest.approx(expected, rel=1e-6)
 
 
 CONFIG = GPTConfig(context=16, layers=1, width=16, heads=2)
