@@ -6,7 +6,7 @@ step) and `tensor_memory` what it holds (`layer_activations` for layers of any w
 one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
 `pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `embedding` what
 tables cut by rows or columns send, and skew; `server` what a parameter server moves, and when its port is too narrow;
-`hybrid` what a rank sends along all axes.
+`hybrid` what a rank sends along all axes; `precision` what of all this travels, or is kept, in a few bits a number.
 """
 
 from __future__ import annotations

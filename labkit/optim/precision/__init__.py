@@ -7,10 +7,17 @@ recipes.py       which scale a tensor gets next: current, delayed, fixed; ranks 
 linear.py        `low_precision`: a model whose linear layers multiply in few bits
 loss_scaling.py  `LossScaler`: gradients of 16 bits that would be 0
 master.py        `MasterWeights`: updates that 16 bits would round away
+codec.py         codes and scales as the bytes of a message: `Codec`, and a `Wire` for activations and gradients
+wire.py          `QuantizedAllReduce`: gradients in 8 bits on the wire, summed in 32
+adam8.py         `AdamW8bit`: two moments of a byte each
+dynamic_map.py   the 256 numbers that those bytes mean
 
 All of it shows what numbers become, what is held and what is sent. None of it is faster on a CPU.
 """
 
+from labkit.optim.precision.adam8 import AdamW8bit
+from labkit.optim.precision.codec import Codec, Wire
+from labkit.optim.precision.dynamic_map import SIGNED, UNSIGNED, dynamic_map
 from labkit.optim.precision.formats import (
     BF16,
     E2M1,
@@ -32,26 +39,34 @@ from labkit.optim.precision.master import MasterWeights
 from labkit.optim.precision.products import multiply, summed
 from labkit.optim.precision.recipes import Lost, Recipe, Scales, TensorScale
 from labkit.optim.precision.scaling import Scaled, from_parts, quantize, scale_for
+from labkit.optim.precision.wire import QuantizedAllReduce
 
 __all__ = [
+    "AdamW8bit",
     "BF16",
+    "Codec",
     "E2M1",
     "E4M3",
     "E5M2",
     "FORMATS",
     "FP16",
     "FP32",
-    "TF32",
     "Format",
     "LossScaler",
     "Lost",
     "LowPrecisionLinear",
     "MasterWeights",
+    "QuantizedAllReduce",
     "Recipe",
+    "SIGNED",
     "Scaled",
     "Scales",
+    "TF32",
     "TensorScale",
+    "UNSIGNED",
+    "Wire",
     "decode",
+    "dynamic_map",
     "encode",
     "from_parts",
     "low_precision",

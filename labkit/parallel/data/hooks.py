@@ -67,6 +67,7 @@ def bf16_hook(bucket: Tensor, group: Group, algorithm: str = "auto") -> Handle:
 
     bfloat16 keeps 8 bits of a number, so each rounding is off by at most 2^-8 of it. A ring rounds once on every
     rank and once at every hop; a difference of about N * 2^-8 of the largest partial sum is the worst case.
+    `QuantizedAllReduce(Codec("BF16"))` of `labkit.optim.precision` sends the same bytes and adds in float32.
     The range is that of float32: nothing overflows, and no loss scaling is needed.
     """
     small = bucket.to(torch.bfloat16)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_gather, all_to_all
 from labkit.models.moe import MoE, Run, best_of_each
+from labkit.optim.precision.codec import Wire
 from labkit.parallel.expert.dispatch import Hop, dispatch
 from labkit.parallel.expert.segments import back
 from labkit.wire.errors import RefusedError
@@ -26,11 +27,16 @@ class ExpertParallel:
     average over ranks that have equally many is that of the whole.)
 
     hierarchical: rows cross between nodes in one message a node (see `dispatch.py`); needs several nodes of equal size.
-    overlap: the shared expert computes while tokens are on their way.
+    overlap: the shared expert computes while tokens are on their way. wire: how rows go to the experts, in FP8 with
+    `Wire()`; they come back in BF16 then (see `dispatch.py`). Every rank gives the same.
     """
 
-    def __init__(self, group: Group, *, hierarchical: bool = False, overlap: bool = True) -> None:
-        self.group, self.overlap = group, overlap
+    def __init__(
+        self, group: Group, *, hierarchical: bool = False, overlap: bool = True, wire: Wire | None = None
+    ) -> None:  # fmt: skip
+        if wire is not None and not isinstance(wire, Wire):
+            raise RefusedError(f"wire={wire!r}: a Wire of labkit.optim.precision, or None to send rows as they are")
+        self.group, self.overlap, self.wire = group, overlap, wire
         k = group.ranks_per_node
         if hierarchical and (k == group.size or group.size % k):
             raise RefusedError(
@@ -92,4 +98,4 @@ class ExpertParallel:
     def run(self, rows_md: Tensor, counts_e: Tensor, experts: Run, meanwhile: Callable[[], Any]) -> tuple[Tensor, Any]:
         """See `dispatch`."""
         sizes = counts_e.view(self.nodes, self.group.size // self.nodes, -1)
-        return dispatch(rows_md, sizes, self.hops, experts, meanwhile, self.overlap)
+        return dispatch(rows_md, sizes, self.hops, experts, meanwhile, self.overlap, self.wire)

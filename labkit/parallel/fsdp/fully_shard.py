@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from labkit.collectives import all_reduce
+from labkit.optim.precision.codec import Codec
 from labkit.parallel.fsdp import states
 from labkit.parallel.fsdp.building import Elsewhere, build, check_options
 from labkit.parallel.fsdp.clipping import clip_by_norm
@@ -46,7 +47,8 @@ class FullyShard(nn.Module):
     `model.param_groups` is what to give the optimizer. strategy, replicate_group: see `strategies.py`.
     reshard_after_forward: let a unit go between forward and backward; None for the strategy's own habit. prefetch: how
     many units are fetched before their turn, forward and backward; 0 for none. param_dtype: in which units are
-    gathered and computed; floating-point inputs are cast to it. reduce_dtype: of gradients on the wire, param_dtype
+    gathered and computed; floating-point inputs are cast to it. param_wire: a `Codec` in which they are gathered: FP8
+    in place of param_dtype, while the shards keep all their bits. reduce_dtype: of gradients on the wire, param_dtype
     if None. output_dtype: to which floating-point outputs are cast. average: every rank counts the same ("ranks"), or
     as much as it says ("weights"), or as its batch has examples ("examples": the first dimension of the first tensor in
     the inputs); "sum": the ranks' losses are shares of one loss. elsewhere: by a parameter's name, the ranks that cut
@@ -59,7 +61,8 @@ class FullyShard(nn.Module):
     of which a forward made no use has a gradient of zeros if its unit was used; a unit that no rank used has none.
     What is checkpointed in a unit is computed again while the unit is gathered for its backward.
     Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
-    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank(numels, N, 3)`, numels of `model.flat_params`.
+    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank(numels, N, 3)`, numels of `model.flat_params`;
+    with a `param_wire` each of the two gathers is `cost.coded_all_gather_bytes_by_rank`.
     Raises RefusedError, on every rank, if the ranks bring different models (values too), units or options.
     """
 
@@ -69,11 +72,11 @@ class FullyShard(nn.Module):
         reshard_after_forward: bool | None = None, prefetch: int = 1,
         param_dtype: torch.dtype | None = None, reduce_dtype: torch.dtype | None = None,
         output_dtype: torch.dtype | None = None, average: str = "ranks", check_nan: bool = False,
-        algorithm: str = "ring", elsewhere: Elsewhere = None,
+        algorithm: str = "ring", elsewhere: Elsewhere = None, param_wire: Codec | None = None,
     ):  # fmt: skip
         super().__init__()
         check_options(module, prefetch, average, param_dtype, reduce_dtype, output_dtype)
-        self.sharding = sharding(strategy, group, replicate_group, reshard_after_forward, algorithm)
+        self.sharding = sharding(strategy, group, replicate_group, reshard_after_forward, algorithm, param_wire)
         self.module, self.group = module, group
         self._average, self._param_dtype, self._output_dtype = average, param_dtype, output_dtype
         self._weight, self._in_backward = math.nan, False
@@ -82,8 +85,8 @@ class FullyShard(nn.Module):
         options = f"{strategy}, reshard={self.sharding.reshard}, prefetch={prefetch}, {param_dtype}, {reduce_dtype}"
         self._groups = Grouped(module, param_groups)
         lent = self._claims.lent
-        built = build(module, units, self.sharding, param_dtype, lent, f"{options}, {average}", self._groups,
-                      elsewhere)  # fmt: skip
+        built = build(module, units, self.sharding, param_dtype, lent, f"{options}, {average}, {param_wire}",
+                      self._groups, elsewhere)  # fmt: skip
         self.units: list[Unit] = built.units
         self.keys = built.keys  # of the plain model's state dict, with the name of the parameter or buffer behind each
         op = "sum" if average == "sum" else "avg"

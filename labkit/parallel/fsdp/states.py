@@ -16,6 +16,7 @@ from torch import Tensor
 from labkit.collectives import all_gather
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.refusals.agreement import agree_all
+from labkit.wire.errors import RefusedError
 
 if TYPE_CHECKING:
     from labkit.parallel.fsdp.fully_shard import FullyShard
@@ -71,14 +72,15 @@ def part(model: FullyShard, optimizer: torch.optim.Optimizer | None = None) -> d
     """This rank's shards, copied, with their places in the parameters; nothing is sent. Plain data, for torch.save.
 
     optimizer: its state of the shards goes along (not its settings, such as the learning rate). With hybrid, the
-    ranks of one replica hold it all; the others hold the same again.
+    ranks of one replica hold it all; the others hold the same again. Raises RefusedError for an optimizer that keeps
+    something else than one number for each weight, or one for all: another world could not cut it.
     """
     state = {} if optimizer is None else optimizer.state
     shards = [
         {
             "pieces": [[p.name, p.start, p.stop, p.offset] for p in flat_param.pieces],
             "values": flat_param.shard.detach().to("cpu", copy=True),
-            "optimizer": {k: _copy(v) for k, v in state.get(flat_param.shard, {}).items()},
+            "optimizer": {k: _kept(k, v, flat_param) for k, v in state.get(flat_param.shard, {}).items()},
         }
         for flat_param in model.flat_params
     ]
@@ -119,6 +121,16 @@ def _take_state(
             flat_param.take(name, start, value[here], into=mine)
         else:  # one for all of them, such as the number of steps
             state[key] = _copy(value)
+
+
+def _kept(key: str, value: Any, flat_param: FlatParameter) -> Any:
+    if isinstance(value, Tensor) and value.dim() and value.shape != flat_param.shard.shape:
+        raise RefusedError(
+            f"the optimizer keeps {key!r} of shape {tuple(value.shape)} for a shard of {flat_param.count} weights, and "
+            "what is not one number for each weight cannot be cut for another world: call sharded_state_dict() "
+            "without the optimizer, and save its own state_dict() on each rank"
+        )
+    return _copy(value)
 
 
 def _copy(value: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from labkit.optim.precision.codec import Codec
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
@@ -25,13 +26,14 @@ class Sharding:
     """shard_group: the ranks among which units are cut. replicate_group: those that hold this rank's shard too.
 
     reshard: whether a unit is let go between forward and backward. algorithm: of all-gather, reduce-scatter and
-    all-reduce.
+    all-reduce. param_wire: how parameters are encoded for the all-gather; None for as they are.
     """
 
     shard_group: Group
     replicate_group: Group
     reshard: bool
     algorithm: str
+    param_wire: Codec | None = None
 
     @property
     def groups(self) -> list[Group]:
@@ -45,8 +47,9 @@ class Sharding:
 
 
 def sharding(
-    strategy: str, group: Group, replicate_group: Group | None, reshard: bool | None, algorithm: str
-) -> Sharding:
+    strategy: str, group: Group, replicate_group: Group | None, reshard: bool | None, algorithm: str,
+    param_wire: Codec | None = None,
+) -> Sharding:  # fmt: skip
     """The two groups of a strategy. Every rank of `group` calls it; nothing is sent.
 
     replicate_group: for "hybrid" only; `group` is then the ranks that shard. Without it `group` is all ranks, and each
@@ -58,6 +61,8 @@ def sharding(
         raise RefusedError(f"strategy={strategy!r}: known are {', '.join(map(repr, STRATEGIES))}{hint}")
     if replicate_group is not None and strategy != "hybrid":
         raise RefusedError(f"replicate_group goes with strategy='hybrid', not with {strategy!r}")
+    if param_wire is not None and not isinstance(param_wire, Codec):
+        raise RefusedError(f"param_wire={param_wire!r}: a Codec of labkit.optim.precision, or None")
     alone = group.subgroup([group.rank])
     keeps = strategy in ("shard_grad_op", "no_shard")
     if strategy == "no_shard":
@@ -66,7 +71,7 @@ def sharding(
         shard, replicate = (group, replicate_group) if replicate_group is not None else _by_node(group)
     else:
         shard, replicate = group, alone
-    return Sharding(shard, replicate, not keeps if reshard is None else reshard, algorithm)
+    return Sharding(shard, replicate, not keeps if reshard is None else reshard, algorithm, param_wire)
 
 
 def _by_node(group: Group) -> tuple[Group, Group]:

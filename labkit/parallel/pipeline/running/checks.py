@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from labkit.optim.precision.codec import Wire
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.instructions import Update
 from labkit.parallel.pipeline.running.agreement import (
@@ -53,6 +54,8 @@ def agree_on_options(
         problem = f"Pipeline: {len(optimizers)} optimizers for {len(modules)} chunks; give one for each"
     elif type(options["ahead"]) is not int or options["ahead"] < 0:
         problem = f"Pipeline(ahead={options['ahead']!r}): a number of receives, 0 or more"
+    elif not isinstance(options["wire"], Wire | None):
+        problem = f"Pipeline(wire={options['wire']!r}): a Wire of labkit.optim.precision, or None"
     chosen = {"chunks": len(modules), "optimizers": optimizers is not None, **options}
     rows = table(group, [problem is not None, digest(sorted(chosen.items()))])
     if any(bad for bad, _ in rows):

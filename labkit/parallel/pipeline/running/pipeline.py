@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from labkit.optim.precision.codec import Wire
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.running.agreement import outside_time
 from labkit.parallel.pipeline.running.checks import agree_on_options, agree_on_step
@@ -44,19 +45,21 @@ class Pipeline:
     optimizers: one per chunk, for schedules with `Update`.
     tied: weights of this rank that other ranks hold too, by a common name; by default those in `stage.tied`.
     ahead: receives posted before they are needed, from each neighbour.
+    wire: how activations and gradients are sent from rank to rank; `Wire()` is FP8. None: as they are.
     Every rank of the group makes one, with the same options; raises RefusedError on all if they differ.
     """
 
     def __init__(
         self, stages: nn.Module | Sequence[nn.Module], group: Group, loss: Loss, *, checkpoint: bool = False,
         seed: int = 0, count: Count = len, optimizers: Sequence[Optimizer] | None = None,
-        tied: Mapping[str, nn.Parameter] | None = None, ahead: int = 2,
+        tied: Mapping[str, nn.Parameter] | None = None, ahead: int = 2, wire: Wire | None = None,
     ) -> None:  # fmt: skip
         self.modules = [stages] if isinstance(stages, nn.Module) else list(stages)
         self.group, self.loss, self.checkpoint, self.seed = group, loss, checkpoint, seed
-        self.count, self.ahead, self.steps = count, ahead, 0
+        self.count, self.ahead, self.wire, self.steps = count, ahead, wire, 0
         with outside_time(group):
-            agree_on_options(group, self.modules, loss, optimizers, checkpoint=checkpoint, seed=seed, ahead=ahead)
+            agree_on_options(group, self.modules, loss, optimizers, checkpoint=checkpoint, seed=seed, ahead=ahead,
+                             wire=wire)  # fmt: skip
             if tied is None:
                 tied = {n: p for m in self.modules for n, p in getattr(m, "tied", {}).items()}
             self.tied = Tied(tied, group)

@@ -21,6 +21,7 @@ from labkit.parallel.pipeline.instructions import (
     WeightGradient,
 )
 from labkit.parallel.pipeline.running.boundaries import Shapes
+from labkit.parallel.pipeline.running.coded import coded, coded_shapes, decoded
 from labkit.parallel.pipeline.running.microbatches import pieces_of, shares
 from labkit.parallel.pipeline.running.point_to_point import AsyncPointToPoint, BlockingPointToPoint, room_for
 from labkit.parallel.pipeline.running.stage import LossFn, Stage, Tensors, comes_back
@@ -82,7 +83,8 @@ class Step:
             both = plan.boundaries[payload.boundary][cut[payload.microbatch]]
             return both if payload.kind == ACTIVATION else tuple(s for s in both if comes_back(s[1]))
 
-        room = room_for(shapes, self.group.device)
+        self.shapes, self.wire = shapes, pipeline.wire
+        room = room_for(lambda payload: coded_shapes(shapes(payload), payload, pipeline.wire), self.group.device)
         self.messages: AsyncPointToPoint | BlockingPointToPoint = (
             BlockingPointToPoint(schedule, self.group, room)
             if is_explicit(schedule)
@@ -140,7 +142,7 @@ class Step:
         rank, k = self.group.rank, instruction.microbatch
         stage = self.stages[instruction.chunk]
         needs = needed_by(self.schedule, rank, instruction)
-        came = None if needs is None else self.messages.take(*needs)
+        came = None if needs is None else self._take(*needs)
         made: Tensors | None = None
         with self._named(instruction):
             if isinstance(instruction, Forward):
@@ -156,7 +158,14 @@ class Step:
         gives = made_by(self.schedule, rank, instruction)
         if gives is not None:
             assert made is not None
-            self.messages.give(gives[0], made, gives[1])
+            self._give(gives[0], made, gives[1])
+
+    def _take(self, payload: Payload, source: int) -> Tensors:
+        came = self.messages.take(payload, source)
+        return came if source == self.group.rank else decoded(came, self.shapes(payload), payload, self.wire)
+
+    def _give(self, payload: Payload, made: Tensors, to: int) -> None:
+        self.messages.give(payload, made if to == self.group.rank else coded(made, payload, self.wire), to)
 
     @contextlib.contextmanager
     def _named(self, instruction: Instruction) -> Iterator[None]:
