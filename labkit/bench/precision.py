@@ -6,6 +6,7 @@ take the time they are given, so all numbers are the same in every run. Parts:
 bytes    gradients, FSDP's gathers, rows of experts and stages of a pipeline: FP32 and FP8, by formula and as sent
 links    a step of data parallelism over a slow link, in FP32, BF16 and FP8: its time over FP32's, and the loss
 states   AdamW with moments of a byte: what it keeps, and its loss beside that of 32 bits
+layers   a GPT whose linear layers multiply in 8 and in 4 bits: its loss beside that of BF16
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, default=4, help="of a run (bytes, links)")
     parser.add_argument("--bandwidth", type=float, default=125e6, help="of the slow link, bytes a second (links)")
     parser.add_argument("--computing", type=float, default=1e-3, help="seconds of a step's kernels (links)")
-    parser.add_argument("--steps", type=int, default=60, help="of a run (links, states)")
-    parser.add_argument("--seeds", type=int, default=3, help="of the weights and the data (states)")
+    parser.add_argument("--steps", type=int, default=60, help="of a run (links, states, layers)")
+    parser.add_argument("--seeds", type=int, default=3, help="of the weights and the data (states, layers)")
     parser.add_argument("--json")
     options = parser.parse_args(argv)
     parts = options.parts.split(",")
@@ -65,4 +66,15 @@ def states(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {"bytes": nbytes, "links": links, "states": states}
+def layers(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What factors of few bits do to training."""
+    from .precision_training import by_recipe
+
+    rows = by_recipe(options.seeds, options.steps)
+    print(f"\na GPT, {options.steps} steps, {options.seeds} seeds\n{table(rows)}", flush=True)
+    return rows
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "bytes": nbytes, "links": links, "states": states, "layers": layers,
+}  # fmt: skip
