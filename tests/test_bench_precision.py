@@ -23,6 +23,7 @@ def test_formulas_are_what_is_sent_and_kept(capsys, tmp_path):
         assert row["MB"] == pytest.approx(row["formula"], rel=1e-12), row[""]
     for row in found["states"]:
         assert row["bytes a parameter"] == row["formula"], row[""]
+    assert [row["further than BF16"] for row in found["layers"]][0] == 0 and len(found["layers"]) == 9
     assert found["links"][0]["ms"] > found["links"][1]["ms"] > found["links"][3]["ms"]
 
 

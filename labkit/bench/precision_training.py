@@ -27,13 +27,13 @@ RECIPES = {
 def by_recipe(seeds: int, steps: int) -> list[dict[str, Any]]:
     """Loss at the end, and its distance from BF16's with the same seed: mean, standard error, largest."""
     wide = [ended(Recipe("BF16", "BF16"), seed, steps) for seed in range(seeds)]
-    rows: list[dict[str, Any]] = [{"recipe": "BF16", "loss": mean(wide)}]
-    for name, recipe in RECIPES.items():
-        narrow = [ended(recipe, seed, steps) for seed in range(seeds)]
+    rows = []
+    for name, recipe in {"BF16": Recipe("BF16", "BF16"), **RECIPES}.items():
+        narrow = wide if name == "BF16" else [ended(recipe, seed, steps) for seed in range(seeds)]
         off = [n - w for n, w in zip(narrow, wide, strict=True)]
         rows.append({
             "recipe": name, "loss": mean(narrow), "further than BF16": mean(off),
-            "standard error": stdev(off) / sqrt(seeds) if seeds > 1 else None, "at most": max(off, key=abs),
+            "standard error": stdev(off) / sqrt(seeds) if seeds > 1 else 0.0, "at most": max(off, key=abs),
         })  # fmt: skip
     return rows
 

@@ -185,5 +185,7 @@ def test_what_is_refused():
         Format("mine", 4, 0)
     with pytest.raises(RefusedError, match="would be the NaN"):
         Format("mine", 1, 0, "nan")
+    with pytest.raises(RefusedError, match="lie beyond FP32"):
+        Format("mine", 8, 3, "nan")
     with pytest.raises(RefusedError, match="specials='inf'"):
         Format("mine", 4, 3, "inf")

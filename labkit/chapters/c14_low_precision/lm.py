@@ -96,9 +96,10 @@ def _numbers(size: int, seed: int, group: Group) -> dict[str, Tensor]:
 
 
 def shape(exponent: int, mantissa: int) -> Format:
-    """The format of these bits: the standard one where it exists, else one whose last code alone is a NaN."""
+    """The format of these bits: the standard one where it exists, else one that gives as few codes away as it can."""
     known = {(f.exponent, f.mantissa): f for f in FORMATS.values()}
-    return known.get((exponent, mantissa)) or Format(f"E{exponent}M{mantissa}", exponent, mantissa, "nan")
+    specials = "ieee" if exponent == 8 else "nan"
+    return known.get((exponent, mantissa)) or Format(f"E{exponent}M{mantissa}", exponent, mantissa, specials)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,11 @@ class Format:
                 f"{self.name}: with {self.exponent} and {self.mantissa} bits no code is left for infinity, NaN and "
                 "normal numbers; take specials='none'"
             )
+        if self.specials != "ieee" and self.exponent == 8:
+            raise RefusedError(
+                f"{self.name}: with 8 bits for the exponent and specials={self.specials!r} its largest numbers lie "
+                "beyond FP32, in which all of this is computed; take 'ieee'"
+            )
         if self.specials == "nan" and self.exponent + self.mantissa < 2:
             raise RefusedError(f"{self.name}: of 2 bits one code would be the NaN; take specials='none'")
 
