@@ -1,0 +1,1 @@
+"""Alignment: a language model that is trained on what people prefer, as a fleet of ranks."""
