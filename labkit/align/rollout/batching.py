@@ -52,8 +52,9 @@ def generate(
     decides a draw about once in 10^6 tokens in float32. Raises RefusedError for a prompt that is empty or leaves no
     room in the context, a cache that is too small for one sequence, and NaN logits, which names the sequence.
     """
-    if type(slots) is not int or slots < 1:
-        raise RefusedError(f"slots={slots!r}: a whole number of sequences at a time, at least 1")
+    for name, value in (("slots", slots), ("block", block)):
+        if type(value) is not int or value < 1:
+            raise RefusedError(f"{name}={value!r}: a whole number of at least 1")
     waiting = deque(begin(prompts, how, model.config))
     cache = _cache(model, waiting, slots, blocks, block)
     running: dict[int, Growing] = {}  # by slot, in the order in which they came

@@ -33,6 +33,8 @@ def extend(model: GPT, cache: PagedCache, fresh: Mapping[int, Sequence[int]]) ->
     if model.config.moe is not None:
         raise RefusedError("a mixture of experts treats a token by what else is in its batch: generate without `moe`")
     counts = {i: len(tokens) for i, tokens in fresh.items()}
+    if not counts or not all(counts.values()):
+        raise RefusedError(f"a pass needs new tokens of each sequence; it got, by id, {counts}")
     places = cache.append(counts)
     tokens_n = torch.tensor([t for tokens in fresh.values() for t in tokens], device=places.position_n.device)
     with _attention(model, lambda layer: CachedAttention(cache, layer, places)):

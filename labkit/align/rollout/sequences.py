@@ -68,6 +68,8 @@ class Growing:
 
 def begin(prompts: Prompts, how: Sampling, config: GPTConfig) -> list[Growing]:
     """The sequences of these prompts. Raises RefusedError, with the id, for one that the model cannot go on from."""
+    if how.end is not None and how.end >= config.vocab:
+        raise RefusedError(f"the end token is {how.end}, and tokens go from 0 to {config.vocab - 1}")
     found = {i: tuple(int(token) for token in prompt) for i, prompt in prompts.items()}
     for i, prompt in found.items():
         if not prompt:

@@ -2,13 +2,14 @@
 
 Rank 0 has the prompts, deals them out, and generates a share itself. Whatever did not come back within the deadline it
 deals out again among the ranks that are left, at last to itself alone. A sequence's tokens follow from the seed, its id
-and positions, so the result does not tell who generated what, or that somebody failed.
+and positions, so the result is the same whoever generated it, and whether or not a rank failed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labkit.align.rollout.batching import generate
@@ -42,7 +43,7 @@ LOST = ("", "died", "never answered", "came too late")  # what becomes of a rank
 class Rollout:
     """samples: by id, in the order of the prompts. made_by: the rank that generated each. lost: why a rank is gone.
 
-    All ranks that are not lost have the same.
+    All ranks that are not lost get the same.
     """
 
     samples: dict[int, Sample]
@@ -51,14 +52,15 @@ class Rollout:
 
 
 def rollout(
-    prompts: Prompts, model: GPT, group: Group, how: Sampling, slots: int = 8, deadline: float = math.inf
-) -> Rollout:
+    prompts: Prompts, model: GPT, group: Group, how: Sampling, slots: int = 8, deadline: float = math.inf,
+    lost: Mapping[int, str] | None = None,
+) -> Rollout:  # fmt: skip
     """Go on from each prompt (see `generate`). Every rank calls it, with the same weights; the prompts are rank 0's.
 
-    deadline: seconds that the others may take after rank 0 is through with its own share; who takes longer is lost, as
-    is who dies (on transport="local", with on_failure="continue"). A lost rank gets nothing more: it raises PeerLost
-    when rank 0 leaves the group. The others go on with `group.rebuild` of those that are left. That rank 0 dies
-    ends the rollout: PeerLost on all ranks.
+    deadline: seconds that the others may take after rank 0 is through with its own share. A rank that takes longer is
+    lost, and so is one that dies (on transport="local", with on_failure="continue"). lost: what an earlier rollout in
+    this group has lost; these ranks are not asked again (rank 0's argument counts). A rank that came too late gets
+    nothing more, and raises PeerLost when rank 0 leaves the group or ends. If rank 0 dies, all ranks raise PeerLost.
 
     Raises RefusedError, on all ranks with the same words, if a rank has other weights or another policy than rank 0,
     and for what `generate` refuses. Rank 0 sends each other rank its prompts, gets its samples, and sends it all
@@ -68,12 +70,14 @@ def rollout(
         raise RefusedError(f"deadline={deadline}: seconds above 0; a rank needs some time to answer")
     if group.rank != LEADER:
         return _serve(model, group, how, slots)
-    return _lead(prompts, model, group, how, slots, deadline)
+    return _lead(prompts, model, group, how, slots, deadline, dict(lost or {}))
 
 
-def _lead(prompts: Prompts, model: GPT, group: Group, how: Sampling, slots: int, deadline: float) -> Rollout:
+def _lead(
+    prompts: Prompts, model: GPT, group: Group, how: Sampling, slots: int, deadline: float, lost: dict[int, str]
+) -> Rollout:
     """Deal out until everything is there, then tell everybody."""
-    errands, samples, made_by, lost = Errands(group), dict[int, Sample](), dict[int, int](), dict[int, str]()
+    errands, samples, made_by = Errands(group), dict[int, Sample](), dict[int, int]()
     same, result = fingerprint(model, how), None
     while result is None:
         missing = {i: prompt for i, prompt in prompts.items() if i not in samples}
@@ -138,10 +142,10 @@ def _tell(group: Group, rank: int, result: Parcel) -> None:
     result.send(group, rank)
 
 
-def _result(all_: Rollout, group: Group) -> Parcel:
-    integers, floats = pack_samples(all_.samples)
-    lost = [LOST.index(all_.lost.get(rank, "")) for rank in range(group.size)]
-    return Parcel(RESULT, [*lost, len(all_.samples), *all_.made_by.values(), *integers], floats)
+def _result(made: Rollout, group: Group) -> Parcel:
+    integers, floats = pack_samples(made.samples)
+    lost = [LOST.index(made.lost.get(rank, "")) for rank in range(group.size)]
+    return Parcel(RESULT, [*lost, len(made.samples), *made.made_by.values(), *integers], floats)
 
 
 def _read(result: Parcel, group: Group) -> Rollout:

@@ -133,11 +133,18 @@ def test_nothing_to_do_is_done():
         ({7: [1]}, {"slots": 0}, "slots=0"),
         ({7: [1], 8: [1, 2, 3]}, {"blocks": 2, "block": 8}, "blocks=2: the longest sequence may need 3 blocks of 8"),
         ({7: [1]}, {"blocks": 0}, "blocks=0"),
+        ({7: [1]}, {"block": 0}, "block=0"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(prompts, options, words):
     with pytest.raises(RefusedError, match=words):
         generate(MODEL, prompts, HOW, **options)
+
+
+def test_an_end_token_that_does_not_exist_is_refused():
+    generate(MODEL, {}, Sampling(1, end=16))
+    with pytest.raises(RefusedError, match="the end token is 17, and tokens go from 0 to 16"):
+        generate(MODEL, {}, Sampling(1, end=17))
 
 
 def test_nan_logits_name_their_sequences():

@@ -111,6 +111,9 @@ def test_a_pass_beyond_the_context_and_a_mixture_of_experts_are_refused():
     with pytest.raises(ValueError, match="25 positions, but this model has 24"):
         extend(model, cache, {0: [1]})
     assert model.training and all(block.attention.core is attend for block in model.blocks)
+    for fresh in ({}, {0: [1], 1: []}):
+        with pytest.raises(RefusedError, match="new tokens of each sequence"):
+            extend(model, cache, fresh)
     experts = GPTConfig(vocab=19, context=24, moe=MoEConfig(experts=2))
     with pytest.raises(RefusedError, match="mixture of experts"):
         extend(GPT(experts), PagedCache(experts, 1), {0: [1]})

@@ -29,7 +29,8 @@ def test_without_options_it_is_the_softmax():
 def test_a_temperature_is_a_power_of_the_probabilities():
     for t in (0.5, 1.7):
         torch.testing.assert_close(probs(temperature=t)[0], PROBS ** (1 / t) / (PROBS ** (1 / t)).sum())
-    assert probs(temperature=1e-4)[0].tolist() == [0, 1, 0, 0, 0]
+    for nearly_0 in (1e-4, 1e-320):
+        assert probs(temperature=nearly_0)[0].tolist() == [0, 1, 0, 0, 0]
 
 
 def test_greedy_takes_the_first_of_the_highest():
