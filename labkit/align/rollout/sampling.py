@@ -50,7 +50,7 @@ class Sampling:
         if self.temperature == 0:
             best_b1 = logits_bv.argmax(-1, keepdim=True)
             return torch.full_like(logits_bv, -math.inf).scatter(-1, best_b1, 0.0)
-        logits_bv = logits_bv - logits_bv.amax(-1, keepdim=True)  # then a quotient is never above 0, or infinite
+        logits_bv = logits_bv - logits_bv.amax(-1, keepdim=True)  # so that a quotient cannot be +inf
         sorted_bv, order_bv = (logits_bv / self.temperature).sort(dim=-1, descending=True, stable=True)
         if self.top_k is not None:
             sorted_bv[:, self.top_k :] = -math.inf

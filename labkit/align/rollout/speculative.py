@@ -75,8 +75,11 @@ def speculate(target: GPT, draft: GPT, prompts: Prompts, how: Sampling, k: int =
 
 
 def propose(draft: GPT, cache: PagedCache, s: Growing, k: int) -> tuple[list[int], Tensor]:
-    """Up to k tokens that the draft draws one after the other, none after an end token, and its log-probs (k, v)."""
-    guesses, rows = list[int](), [torch.empty(0, draft.config.vocab, dtype=torch.float64)]
+    """Up to k tokens that the draft draws one after the other, none after an end token, and its log-probs (k, v).
+
+    A guess behind a rejected one was never looked at, so the number that decided it may decide again in the next pass.
+    """
+    guesses, rows = list[int](), [draft.tokens.weight.new_empty(0, draft.config.vocab, dtype=torch.float64)]
     while len(guesses) < k and s.how.end not in guesses:
         rows.append(_log_probs(draft, cache, s, guesses)[-1:])
         guesses += draw(rows[-1], [s.uniform("draft", ahead=len(guesses))])
@@ -98,9 +101,9 @@ def accept(p_kv: Tensor, q_kv: Tensor, guesses: Sequence[int], s: Growing) -> li
 
 
 def _log_probs(model: GPT, cache: PagedCache, s: Growing, guesses: Sequence[int]) -> Tensor:
-    """Of the next token after the sequence, and after each of the guesses that follow it, in one pass: (k + 1, v).
+    """Log-probabilities of the token after the sequence and after each guess, by one pass over what the cache lacks.
 
-    Of what the cache has already, nothing is returned.
+    (k + 1, v) for k guesses; fewer rows, the last ones, where the first guesses are in the cache already.
     """
     fresh = [*s.whole, *guesses][cache.lengths.get(s.sequence, 0) :]
     logits_tv = extend(model, cache, {s.sequence: fresh})[0][-(len(guesses) + 1) :]
