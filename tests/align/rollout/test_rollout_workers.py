@@ -140,6 +140,7 @@ def test_a_rank_that_is_slow_is_left_out_and_the_others_go_on_without_it():
             same(found.samples)
             assert {*found.made_by.values()} == {0, 1}
         assert first.lost == again.lost == {2: "came too late"} and rebuilt.lost == {}
+    assert [s.rank for s in run.trace.spans("generate")].count(2) == 1  # it was not asked again
     assert "rank 2: rank 0, which has the prompts, is gone, or goes on without this rank" in run.results[2]
 
 
