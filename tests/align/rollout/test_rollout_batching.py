@@ -109,7 +109,7 @@ def test_a_sequence_that_gives_way_is_the_last_that_came():
     found = generate(MODEL, {0: [1], 1: [2], 2: [3]}, Sampling(12), 3, blocks=4, block=4)
     # step 4 (from 0) would need 6 blocks; with two sequences the ninth position needs a fifth and sixth
     assert found.preempted == [2, 1] and found.busy[:8] == [3] * 4 + [2] * 4
-    assert found.steps[8] == (0, None, None)
+    assert found.steps[8] == (0, None, None) and found.used == 4
 
 
 def test_the_context_ends_a_sequence_too():

@@ -29,8 +29,9 @@ def test_greedy_it_is_the_targets_own_output(draft, k, end):
     assert found.samples == wanted.samples
     made = sum(len(s.tokens) for s in wanted.samples.values())
     assert found.passes <= made and found.accepted <= found.examined <= found.proposed
+    assert found.examined - found.accepted <= found.passes  # a pass rejects one guess, and looks at none behind it
     if draft is TARGET:
-        assert found.acceptance == 1.0
+        assert found.acceptance == 1.0 and found.proposed <= made  # nothing is proposed after an end token
         if end is None:  # k + 1 tokens a pass
             assert found.passes == 8 * -(-15 // (k + 1)) and made == found.passes + found.accepted
 
