@@ -9,6 +9,7 @@ ppo.py           the clipped losses of the policy and of the critic
 grpo.py          advantages within a group of responses, and GRPO's loss with two kinds of mean
 off_policy.py    rollouts of an older policy: weights, effective sample size, bounded staleness
 batching/        sequences of unequal lengths: packing, padding, balance
+rollout/         responses: a paged KV cache, sampling, continuous batching, speculative decoding, many ranks
 
 `labkit.cost` has the bytes of the models and of the KV cache, and how well a fleet is used.
 """
