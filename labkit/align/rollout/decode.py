@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.align.rollout.cache import PagedCache, Places
-from labkit.models.gpt import GPT, Attention, heads_of, turned
+from labkit.models.attention import heads_of, turned
+from labkit.models.gpt import GPT, Attention
 from labkit.wire.errors import RefusedError
 
 
