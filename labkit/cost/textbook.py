@@ -5,6 +5,7 @@ Bandwidth terms only, as there: no latency. The slow gradient synchronization ha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from labkit.cost.collectives.checks import check
@@ -75,6 +76,11 @@ def dynamic_range(name: str) -> float:
     bias = 2 ** (exponent - 1) - 1
     largest = LARGEST.get(name, (2 - 2.0**-mantissa) * 2.0**bias)
     return largest / 2.0 ** (1 - bias)
+
+
+def decades_apart(wide: str, narrow: str) -> float:
+    """Powers of ten between the dynamic ranges of two formats: 72.0 from E4M3 to BF16, 4.6 to FP16."""
+    return math.log10(dynamic_range(wide) / dynamic_range(narrow))
 
 
 def infinities(name: str) -> int:

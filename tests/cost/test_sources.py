@@ -182,6 +182,8 @@ def test_what_the_appendix_needs_beside_the_closed_forms():
     assert best[1] / best[0] == pytest.approx(2, rel=0.01)
     assert textbook.best_rate(64, 1000, False) == textbook.best_rate(16, 1000, False) == 0.001
     assert round(textbook.rollout_seconds(140 * GB, 1024, 32, 3350 * GB), 2) == 1.34
+    assert textbook.decades_apart("FP16", "E4M3") == pytest.approx(4.57, abs=0.01)  # "4 to 5", and for BF16 not
+    assert textbook.decades_apart("BF16", "E4M3") == pytest.approx(72.0, abs=0.1)
 
 
 def test_bad_inputs_of_the_chapter():
