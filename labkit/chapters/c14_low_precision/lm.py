@@ -217,9 +217,14 @@ def sixteen_bits(transport: str, steps: int, seed: int) -> list[Told]:
     return told
 
 
-def ends(
+def in_turns(
     launch: Callable[..., Any], train: Callable[..., list[Told]], turns: dict[str, dict[str, Any]]
-) -> dict[str, float]:
-    """The last losses of runs of the reader's `train`, one after the other, by name."""
+) -> dict[str, list[Told]]:
+    """What rank 0 tells of runs of the reader's `train`, one after the other, by name."""
     named = book.in_turn([*turns], "training with {}")
-    return {name: last(launch(partial(train, **turns[name]), RANKS).results[0]) for name in named}
+    return {name: launch(partial(train, **turns[name]), RANKS).results[0] for name in named}
+
+
+def share(told: list[Told], what: str, kind: int) -> float:
+    """The mean share of numbers that became 0 ("zero") or were too large ("over"): inputs, weights or gradients."""
+    return sum(getattr(step, what)[kind] for step in told) / len(told)

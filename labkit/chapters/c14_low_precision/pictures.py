@@ -204,7 +204,7 @@ def trained_said(run: Any, beside: Callable[[], list[lm.Told]]) -> str:
     ends = told[len(told) // 2 :]
     lost = []
     for n, kind in enumerate(OF):
-        zero, over = (sum(getattr(step, what)[n] for step in ends) / len(ends) for what in ("zero", "over"))
+        zero, over = (lm.share(list(ends), what, n) for what in ("zero", "over"))
         if zero > 5e-4 or over > 5e-4:
             parts = [f"{share:.1%} {did}" for share, did in ((zero, "became 0"), (over, "were too large"))
                      if share > 5e-4]  # fmt: skip

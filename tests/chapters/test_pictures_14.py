@@ -1,0 +1,195 @@
+"""What chapter 14 shows: counts that are those of the cast, sentences that are those of the run, and two drawings."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import labkit
+from labkit import book, cost
+from labkit.chapters.c14_low_precision import blocks, drawings, lm, panels, pictures, sums, wires, you_write
+from labkit.optim.precision import BF16, E4M3, E5M2, FP16, FP32, Recipe, TensorScale, multiply, quantize, round_to
+
+
+def fate_of(x, format, scale=1.0):
+    return lm.fate(x, round_to(x * scale, format) / scale, format, scale)
+
+
+def shown(fate):
+    return SimpleNamespace(results=[fate])
+
+
+def test_every_number_has_one_fate_and_it_is_that_of_the_cast():
+    x = torch.tensor([0.0, 2.0**-12, -(2.0**-8), 0.02, 3.0, -448.0, 500.0, 1e9])
+    fate = fate_of(x, E4M3)
+    assert [fate.count(n) for n in range(4)] == [1, 1, 3, 2] and fate.zeros == 1 and fate.numbers == 8
+    assert fate.powers[-12] == (1, 0, 0, 0) and fate.powers[-8] == (0, 1, 0, 0) and fate.powers[8] == (0, 0, 1, 1)
+    assert fate.window == (2.0**-9, 2.0**-6, 448)
+    moved = fate_of(x * 2.0**-9, E4M3, 2.0**9)
+    assert [moved.count(n) for n in range(4)] == [1, 1, 3, 2] and moved.window[2] == 448 / 2**9
+    assert fate_of(torch.tensor([448.0 / 3]), E4M3, 3.0).count(3) == 0, "rounding of the product makes it no larger"
+
+
+def test_the_words_of_the_first_panel_are_its_counts():
+    said = pictures.caught_said(shown(fate_of(torch.tensor([1e-5, 1.0, 2.0**-8, 1e4]), E4M3)))
+    assert "25.0% become 0 and 25.0% are too large. 25.0% keep fewer digits" in said and "4 B in place of 16 B" in said
+    fine = pictures.caught_said(shown(fate_of(torch.tensor([1.0, 2.0]), E4M3)))
+    assert "none becomes 0, and none is too large" in fine and "0.0%** off" in fine
+    figure = pictures.caught(shown(fate_of(torch.tensor([1e-5, 1.0, 1e4]), E4M3)))
+    assert "from 0.016 to 448" in figure.sentence and len(figure.rows) == 3
+    outside = pictures.caught(shown(fate_of(torch.tensor([1e-30, 1.0]), E4M3, 2.0**-10)))
+    assert "nan" not in outside.svg
+
+
+@pytest.mark.parametrize(("exponent", "mantissa"), [(2, 1), (4, 3), (5, 2), (8, 1), (8, 7), (5, 10), (2, 10), (8, 10)])
+def test_every_setting_of_the_first_panel_is_a_format(exponent, mantissa):
+    format = lm.shape(exponent, mantissa)
+    assert (format.exponent, format.mantissa) == (exponent, mantissa)
+    for power in (-10, 0, 24):
+        assert pictures.caught(shown(fate_of(torch.randn(50), format, 2.0**power))).svg
+
+
+def test_the_ruler_is_drawn_by_the_readers_own_numbers():
+    player = pictures.rulers(you_write.number)
+    assert [words.split()[0] for _, words in player.frames] == ["E4M3", "E5M2", "E3M4", "E2M1"]
+    assert "8 of them lie from 1 to below 2, and 8 from 2 to below 4" in player.frames[0][1]
+    assert "114,688" in player.frames[1][1] and "8 numbers from 0 up" in player.frames[3][1]
+    doubled = pictures.rulers(lambda *bits: 2 * you_write.number(*bits))
+    assert "The largest is 960" in doubled.frames[0][1]
+
+
+def test_a_sum_that_stands_still_is_that_of_a_product():
+    for accumulator, promote in ((FP16, None), (BF16, None), (sums.H100, None), (FP16, 128), (FP32, None)):
+        ones = torch.ones(1, 640)
+        line = sums.running(640, accumulator, promote)
+        assert line[-1] == (640, multiply(ones, ones.T, accumulator, promote).item())
+    assert [sums.running(4096, f)[-1][1] for f in (FP32, FP16, BF16, sums.H100)] == [4096, 2048, 256, 4096]
+
+
+def test_a_tensor_that_jumps_saturates_once_with_delayed_scaling():
+    rules = {
+        rule: [lm.cast_once(tensor, size) for size in lm.JUMP]
+        for rule in lm.RULES
+        for tensor in [TensorScale(Recipe(scaling=rule, scale=100.0, history=8), E4M3)]
+    }
+    high = {rule: [n for n, off in enumerate(line) if off > 0.1] for rule, line in rules.items()}
+    assert high == {"current": [], "delayed": [4], "fixed": [4, 5, 6, 7, 8, 9]}
+    figure = pictures.jump(rules, lm.JUMP)
+    assert (
+        "from step 5 to step 10" in figure.sentence
+        and "delayed: 70.5% off in step 5, 2.7% in the next" in figure.sentence
+    )
+
+
+def test_blocks_help_where_an_outlier_stands():
+    x = torch.randn(4, 128, generator=torch.Generator().manual_seed(0))
+    x[0, 0] = 100.0
+    offs = blocks.errors({"gradients": x}, quantize)
+    four = offs["gradients"]["E2M1"]
+    assert four["tensor"] > four["row"] > four["block of 32"]
+    assert "off with a scale for each block of 32" in blocks.by_block(offs).sentence
+
+
+def test_the_table_of_what_it_is_worth_has_the_books_numbers():
+    rows = {row["training in"]: row for row in blocks.worth(7e9)}
+    assert rows["BF16"]["bytes of a parameter"] == 16 and rows["BF16"]["all of it"] == "112 GB"
+    assert rows["FP8, and Adam in 8 bits"]["bytes of a parameter"] == 8
+    assert rows["FP8, gradients too"]["a rank of many sends"] == "14 GB a step"
+    assert [row["format"] for row in blocks.formats()] == ["FP32", "BF16", "FP16", "E5M2", "E4M3", "E2M1"]
+
+
+def test_the_drawings_say_what_they_show():
+    layer, parts = drawings.layer(), drawings.sum_by_parts()
+    assert len(layer.frames) == 7 and "E5M2" in layer.frames[3][1] and "dy, E5M2" in layer.frames[3][0]
+    assert "W, E4M3" not in layer.frames[0][0] and "dW" in layer.frames[5][0]
+    assert parts.frames[2][0].count(">part 1<") == 3 and parts.frames[3][0].count("sum of part") == 3
+    assert parts.frames[4][0].count("sum of part 0") == 3, "every rank has every part of the sum"
+
+
+def test_a_message_is_four_bytes_and_one_for_each_number():
+    x = torch.randn(12, generator=torch.Generator().manual_seed(0)) * 1e-5
+    message = wires.pack(x)
+    assert message.dtype == torch.uint8 and len(message) == 16
+    assert torch.equal(wires.unpack(message), quantize(x, E4M3).wide())
+
+
+def summed(group, way):
+    numbers = 1 << 12
+    x = wires.gradient(group, numbers)
+    return wires.off((wires.WAYS[way] or you_write.sum_in_eight_bits)(x, group), group)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ways_of_a_sum_differ_in_bytes_and_error(ranks):
+    found = {way: wires.sum_of(labkit.launch(summed, ranks, way, transport="local")) for way in wires.WAYS}
+    eight, hops = found["8 bits, summed in 32"], found["8 bits, added at every hop"]
+    assert all(one.alike for one in found.values())
+    assert found["32 bits"].sent == cost.ring_all_reduce_bytes_by_rank(1 << 12, 4, ranks)[0]
+    assert 2 * found["16 bits"].sent == found["32 bits"].sent
+    assert eight.sent == hops.sent == 2 * (ranks - 1) * ((1 << 12) // ranks + 4)
+    assert found["32 bits"].off < 1e-6 < found["16 bits"].off < 0.01 < eight.off < 0.06
+
+
+def scaled(group, agree):
+    return sums.scaled_training(group, agree, 12, 0)
+
+
+@pytest.mark.ranks
+def test_ranks_that_decide_alone_come_apart_and_together_they_do_not():
+    alone, together = (
+        labkit.launch(scaled, 3, agree, transport="local") for agree in (sums.alone, you_write.everyone_finite)
+    )
+    assert sums.apart(alone) and sums.torn(alone)
+    assert not sums.apart(together) and not sums.torn(together)
+    assert "Every rank skipped the same" in pictures.scales_by_rank(together, "").sentence
+    assert "They skipped" in pictures.scales_by_rank(alone, "").sentence
+
+
+def trains(group, recipe):
+    return lm.trained(group, recipe, 20, 0)
+
+
+@pytest.mark.ranks
+def test_training_is_told_with_its_losses_and_what_was_lost():
+    run = labkit.launch(trains, 2, Recipe("E4M3", "E4M3", "fixed"), transport="local")
+    wide = lambda: labkit.launch(trains, 2, Recipe("BF16", "BF16"), transport="local").results[0]  # noqa: E731
+    said = pictures.trained_said(run, wide)
+    assert f"{lm.last(run.results[0]):.3f}" in said and "of the gradients" in said and "became 0" in said
+    zero = [lm.share(run.results[0], "zero", kind) for kind in range(3)]
+    assert zero[2] > 0.1 > zero[0] and not any(lm.share(wide(), "over", kind) for kind in range(3))
+    saturated = labkit.launch(trains, 2, Recipe(scaling="fixed", scale=2.0**14), transport="local").results[0]
+    assert lm.share(saturated, "over", 0) > 0.4 and lm.share(saturated, "over", 1) > 0.5
+    assert pictures.trained(run, wide).rows[-1]["step"] == 20
+
+
+def test_parameters_that_make_no_sense_are_refused_in_a_sentence():
+    lm.allowed(4, "local", 40, 0)
+    for wrong, words in (
+        ((1, "local", 40, 0), "from 2 to 8"), ((4, "nccl", 40, 0), '"local" or "gloo"'),
+        ((4, "local", 10, 0), "20 to 1000"), ((4, "local", 40, -1), "0 or more"),
+    ):  # fmt: skip
+        with pytest.raises(book.ParameterError, match=words):
+            lm.allowed(*wrong)
+
+
+@pytest.mark.ranks
+def test_the_panels_run_and_say_what_they_saw():
+    def in_few_bits(group, kind="gradients", exponent=4, mantissa=3, power=0):
+        return fate_of(lm.look_at(kind, group), lm.shape(exponent, mantissa), 2.0**power)
+
+    def way(group, way="32 bits", numbers=1024):
+        return wires.off(wires.in_thirty_two_bits(wires.gradient(group, numbers), group), group)
+
+    bench = panels.few_bits(in_few_bits)
+    assert "become 0" in bench.text
+    before = bench.text
+    bench.set(power=14)
+    assert bench.text != before and bench.settings["power"] == 14
+    assert "Each rank sent" in panels.on_the_wire(way).text
+    for one in (bench,):
+        one.close()
+
+
+def test_gradients_are_the_same_numbers_for_every_format():
+    assert {f.name for f in (E4M3, E5M2)} == {"E4M3", "E5M2"} and lm.shape(4, 3) is E4M3 and lm.shape(5, 2) is E5M2
