@@ -249,8 +249,8 @@ def test_eight_bits_train_as_sixteen_do(seed):
 
 def test_gradients_that_are_all_zero_in_the_format_teach_the_layers_nothing():
     recipe = Recipe(backward=E4M3, scaling="fixed", scale=0.1)
-    with_layers, without = (trained(one, 0, steps=90, lr=1e-2) for one in (Recipe(), recipe))
-    assert without > with_layers + 0.1
+    with_layers, without = (trained(one, 0, steps=120, lr=1e-2) for one in (Recipe(), recipe))
+    assert without > with_layers + 0.05
 
 
 def test_what_is_refused():

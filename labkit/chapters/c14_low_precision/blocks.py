@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from math import log10
 from typing import Any
 
 from torch import Tensor
 
 from labkit import book
-from labkit.chapters.c14_low_precision import lm
 from labkit.optim.precision import BF16, E2M1, E4M3, E5M2, FP16, FP32, Scaled
 from labkit.optim.precision.formats import Format
 
@@ -25,49 +25,39 @@ def _row(f: Format) -> dict[str, Any]:
     return {
         "format": f.name, "bits": f.bits, "exponent": f.exponent, "mantissa": f.mantissa,
         "largest": f"{f.max:,g}" if f.max < 1e6 else f"{f.max:.1e}", "smallest above 0": f"{f.smallest:.2g}",
-        "powers of ten": round(log10(f.max / f.smallest), 1), "off by at most": f"1/{round(2 / f.epsilon):,}",
+        "powers of ten": round(log10(f.max / f.smallest), 1),
+        "a normal number is off by": f"1/{round(2 / f.epsilon):,}",
     }  # fmt: skip
 
 
-def fates(found: Mapping[str, lm.Fate]) -> book.Figure:
-    """What became of the numbers of a tensor in each format, in percent."""
-    names = ("became 0", "lost digits", "fit", "too large")
-    values = {name: {f: one.count(n) / one.numbers for f, one in found.items()} for n, name in enumerate(names)}
-    said = ". ".join(
-        f"{f}: {values['became 0'][f]:.2%} became 0, and the tensor is {one.off:.1%} off" for f, one in found.items()
-    )
-    return book.bars(values, unit="", title="The gradients, each format with its scale", badge="measured",
-                     sentence=f"{said}.", stacked=True)  # fmt: skip
+Offs = dict[str, float]
 
 
-Offs = dict[str, dict[str, dict[str, float]]]
-
-
-def errors(tensors: Mapping[str, Tensor], quantize: Callable[..., Scaled]) -> Offs:
-    """By tensor, format and way of scaling: the root mean square of the error over that of the numbers."""
+def errors(rows: Tensor, narrow_to: str, quantize: Callable[..., Scaled]) -> Offs:
+    """By way of scaling: the root mean square of the error over that of the numbers, all but the first."""
     return {
-        kind: {
-            f.name: {way: _off(x, quantize(x, f, per, scales).wide()) for way, (per, scales) in WAYS.items()}
-            for f in (E4M3, E2M1)
-        }
-        for kind, x in tensors.items()
+        way: _off(rows.flatten()[1:], quantize(rows, narrow_to, per, scales).wide().flatten()[1:])
+        for way, (per, scales) in WAYS.items()
     }
+
+
+def both(launch: Callable[..., Any], run: Callable[..., Offs], times: int) -> dict[str, Offs]:
+    """Of gradients, in eight and in four bits, with an outlier so many times as large."""
+    ways = {f.name: partial(run, kind="gradients", narrow_to=f.name, times=times) for f in (E4M3, E2M1)}
+    return {name: launch(way, 1).results[0] for name, way in ways.items()}
 
 
 def _off(x: Tensor, narrow: Tensor) -> float:
     return ((x - narrow).square().sum() / x.square().sum()).sqrt().item()
 
 
-def by_block(offs: Offs) -> book.Figure:
-    """A bar for each way of scaling, in groups of tensor and format."""
-    values = {
-        way: {f"{kind}, {f}": one[way] for kind, by_format in offs.items() for f, one in by_format.items()}
-        for way in WAYS
-    }
-    four = offs["gradients"]["E2M1"]
-    said = "The gradients in four bits are " + ", ".join(f"{off:.0%} off with a scale for each {way}" for way, off in
-                                                        four.items()) + "."  # fmt: skip
-    return book.bars(values, unit="", title="One scale, or many", badge="measured", sentence=said)
+def by_block(run: Any) -> book.Figure:
+    """A bar for each way of scaling."""
+    offs: Offs = run.results[0]
+    said = "All numbers but the outlier are " + ", ".join(
+        f"{off:.1%} off with a scale for {'the' if way == 'tensor' else 'each'} {way}" for way, off in offs.items()
+    )
+    return book.bars({"off": offs}, unit="", title="One scale, or many", badge="measured", sentence=f"{said}.")
 
 
 def worth(parameters: float) -> book.Table:

@@ -15,7 +15,7 @@ import labkit
 from labkit import book
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
-from labkit.optim.precision import FORMATS, Format, Recipe, Scaled, Scales, TensorScale, low_precision
+from labkit.optim.precision import E4M3, FORMATS, Format, Recipe, Scaled, Scales, TensorScale, low_precision, round_to
 from labkit.parallel import DataParallel
 from labkit.wire import Group
 
@@ -67,7 +67,7 @@ def look_at(kind: str, group: Group, seed: int = 0) -> Tensor:
 
 def rows_of(kind: str, group: Group, seed: int) -> Tensor:
     """The first of these numbers as 256 rows of 128."""
-    return look_at(kind, group, seed)[: 256 * 128].view(256, 128)
+    return look_at(kind, group, seed)[: 256 * 128].view(256, 128).clone()
 
 
 _known: dict[tuple[int, int], dict[str, Tensor]] = {}
@@ -145,9 +145,20 @@ def fate(x: Tensor, narrow: Tensor, format: Format, scale: float) -> Fate:
     )  # fmt: skip
 
 
+def at_one_scale(launch: Callable[..., Any], power: int, seed: int) -> dict[str, Fate]:
+    """What E4M3 makes of all three kinds of numbers with the same scale, 2^power."""
+    return dict(zip(KINDS, launch(_at_one_scale, 2, power, seed).results[0], strict=True))
+
+
+def _at_one_scale(group: Group, power: int, seed: int) -> list[Fate]:
+    scale = 2.0**power
+    numbers = [look_at(kind, group, seed) for kind in KINDS]
+    return [fate(x, round_to(x * scale, E4M3) / scale, E4M3, scale) for x in numbers]
+
+
 # A tensor that jumps ------------------------------------------------------------------------------------------------
 
-JUMP = [1.0] * 4 + [10.0] * 6 + [1.0] * 14  # how large a tensor is, step by step
+JUMP = [1.0] * 4 + [10.0] * 6 + [1.0] * 4  # how large a tensor is, step by step
 RULES = ("current", "delayed", "fixed")
 
 

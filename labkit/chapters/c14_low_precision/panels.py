@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit import book
 from labkit.book.workbenches.bench import View
-from labkit.chapters.c14_low_precision import lm, pictures, wires
+from labkit.chapters.c14_low_precision import blocks, lm, pictures, wires
 
 Run = Callable[..., Any]
 
@@ -61,3 +61,14 @@ def on_the_wire(run: Run) -> book.Workbench:
     views: list[View] = [pictures.sent_said, pictures.sent]
     return book.workbench(run, controls, views, title="The sum of a gradient", ranks=4, clock="virtual",
                           network=wires.NETWORK)  # fmt: skip
+
+
+def outlier(run: Run) -> book.Workbench:
+    """Which numbers, in which format, and how many times as large the outlier is."""
+    controls = {
+        "kind": choice("numbers", lm.KINDS, "activations"),
+        "narrow_to": choice("format", ["E4M3", "E5M2", "E2M1"], "E4M3"),
+        "times": choice("outlier", {"none": 1, "10 times": 10, "100 times": 100, "1,000 times": 1000}, 100),
+    }
+    views: list[View] = [blocks.by_block]
+    return book.workbench(run, controls, views, title="An outlier", ranks=2, transport="local")

@@ -80,6 +80,16 @@ def caught(run: Any) -> book.Figure:
     return book.Figure("Which numbers fit?", "measured", said, rows, svg.render(bottom))
 
 
+def one_by_one(runs: Sequence[Any]) -> book.Player:
+    """The picture of each run, one after the other, and how far the tensor is off."""
+    frames = []
+    for run in runs:
+        said = caught_said(run).replace("**", "")
+        frames.append((caught(run).svg, said))
+    return book.play(frames, title="The gradients, each format with its scale", badge="measured", still=0,
+                     rows=[{"": said} for _, said in frames], label="Format")  # fmt: skip
+
+
 def _window(svg: Svg, fate: lm.Fate, across: Callable[[float], float], top: float, floor: float) -> None:
     """From the smallest to the largest number of the format; subnormal numbers dashed."""
     smallest, normal, largest = (across(log2(edge)) for edge in fate.window)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,6 @@ def running(terms: int, accumulator: Format, promote: int | None = None, every: 
 
 # 4: scaled losses --------------------------------------------------------------------------------------------------
 
-Agree = Callable[[Sequence[Tensor], Group], bool]
-START, INTERVAL = 2.0**22, 4  # a scale that is soon too large; good steps before it is doubled
-
 
 @dataclass(frozen=True)
 class Scaled:
@@ -46,39 +43,49 @@ class Scaled:
     loss: float
 
 
-def scaled_training(group: Group, agree: Agree, steps: int, seed: int) -> list[Scaled]:
-    """Gradients in FP16 with a dynamic scale, optimizer state and update cut in shards as in ZeRO (chapter 5).
+class Sharded:
+    """A small GPT whose optimizer is cut in shards, as in ZeRO (chapter 5): each rank updates its part of the weights.
 
-    Each rank holds the sum of its shard alone, and asks `agree` whether to take the step.
+    told: a line for each step.
     """
-    model, scale, good, told = lm.gpt(seed), START, 0, []
-    optimizer = None
-    for inputs, targets in lm.lessons(group, seed, steps):
-        model.zero_grad()
-        loss = next_token_loss(model(inputs), targets)
+
+    def __init__(self, group: Group, seed: int) -> None:
+        self.group, self.model, self.told = group, lm.gpt(seed), list[Scaled]()
+        self._numbers, self._loss = len(parameters_to_vector(self.model.parameters())), 0.0
+        self._master = torch.nn.Parameter(self._mine(parameters_to_vector(self.model.parameters()).detach()).clone())
+        self._optimizer = torch.optim.AdamW([self._master], lm.RATE)
+
+    def gradient(self, texts: tuple[Tensor, Tensor], scale: float) -> Tensor:
+        """This rank's part of the mean gradient of the scaled loss, summed in FP16; infinite where that ends."""
+        self.model.zero_grad()
+        loss = next_token_loss(self.model(texts[0]), texts[1])
         (loss * scale).backward()
-        flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        flat = torch.nn.functional.pad(flat, (0, -len(flat) % group.size))
-        narrow = round_to(flat / group.size, FP16, overflow="special").half()
-        shard = reduce_scatter(narrow, group, algorithm="pairwise").float() / scale
-        taken = agree([shard], group)
-        told.append(Scaled(scale, taken, loss.item()))
-        weights = parameters_to_vector(model.parameters()).detach()
-        mine = torch.nn.functional.pad(weights, (0, -len(weights) % group.size)).chunk(group.size)[group.rank].clone()
-        if optimizer is None:
-            master = torch.nn.Parameter(mine)
-            optimizer = torch.optim.AdamW([master], lm.RATE)
-        if taken:
-            master.grad = shard
-            optimizer.step()
-            good += 1
-        else:
-            scale, good = scale / 2, 0
-        if good == INTERVAL:
-            scale, good = scale * 2, 0
-        whole = all_gather(master.detach(), group)[: len(weights)]
-        vector_to_parameters(whole, model.parameters())
-    return told
+        self._loss = loss.item()
+        flat = torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
+        flat = torch.nn.functional.pad(flat / self.group.size, (0, -len(flat) % self.group.size))
+        narrow = round_to(flat, FP16, overflow="special").half()
+        return reduce_scatter(narrow, self.group, algorithm="pairwise").float()
+
+    def step(self, shard: Tensor) -> None:
+        """Update this rank's part of the weights."""
+        self._master.grad = shard
+        self._optimizer.step()
+
+    def note(self, scale: float, taken: bool) -> None:
+        """Write down what was decided, and gather the weights as they are after the step before."""
+        self.told.append(Scaled(scale, taken, self._loss))
+        whole = all_gather(self._master.detach(), self.group)[: self._numbers]
+        vector_to_parameters(whole, self.model.parameters())
+
+    def _mine(self, weights: Tensor) -> Tensor:
+        padded = torch.nn.functional.pad(weights, (0, -len(weights) % self.group.size))
+        return padded.chunk(self.group.size)[self.group.rank]
+
+
+def loss(run: Any, few: int = 10) -> float:
+    """The mean loss of the last steps, of all ranks."""
+    losses = [step.loss for told in run.results for step in told[-few:]]
+    return sum(losses) / len(losses)
 
 
 def alone(shards: Sequence[Tensor], group: Group) -> bool:

@@ -66,10 +66,11 @@ WAYS: dict[str, Callable[..., Tensor] | None] = {
 
 @dataclass(frozen=True)
 class Sum:
-    """What a way cost: bytes of rank 0, the root mean square of the error over that of the sum, and whether all ranks
-    have the same bits."""
+    """What a way cost: bytes of rank 0, seconds, the root mean square of the error over that of the sum, and whether
+    all ranks have the same bits."""
 
     sent: int
+    seconds: float
     off: float
     alike: bool
 
@@ -93,7 +94,7 @@ def off(got: Tensor, group: Group) -> tuple[float, Tensor]:
 def sum_of(run: Any) -> Sum:
     """What a run of a sum says, whose ranks returned what `off` says."""
     bits = {float(one) for _, one in run.results}
-    return Sum(run.trace.bytes_sent()[0], run.results[0][0], len(bits) == 1)
+    return Sum(run.trace.bytes_sent()[0], run.trace.duration, run.results[0][0], len(bits) == 1)
 
 
 def race(summed: Callable[..., Any]) -> dict[str, dict[int, Sum]]:
@@ -104,3 +105,11 @@ def race(summed: Callable[..., Any]) -> dict[str, dict[int, Sum]]:
         run = launch(partial(summed, way=way), n, clock="virtual", network=NETWORK)
         found.setdefault(way, {})[n] = sum_of(run)
     return found
+
+
+def small(summed: Callable[..., Any], ranks: int = 8, numbers: int = 1024) -> float:
+    """The time of the reader's sum of few numbers, over that of the ring in 32 bits."""
+    ways = ("8 bits, summed in 32", "32 bits")
+    runs = [partial(summed, way=way, numbers=numbers) for way in ways]
+    eight, wide = (launch(run, ranks, clock="virtual", network=NETWORK).trace.duration for run in runs)
+    return float(eight / wide)

@@ -283,12 +283,20 @@ def _of_sum(got: Any, right: Tensor, exact: Tensor, inputs: Sequence[Tensor], ra
             "this rank has its own part as it was before `pack`, so the ranks do not hold the same bits. Take what "
             "comes out of the all-gather on every rank."
         )
+    whole = torch.stack([unpack(pack(x)) for x in inputs]).sum(0)
+    if torch.allclose(got, whole, rtol=1e-5):
+        return (
+            "you packed the whole tensor with one scale, and every rank adds up everything. Pack each part by itself, "
+            "and send part r to rank r alone."
+        )
     if torch.allclose(got, torch.cat([unpack(pack(p)) for p in inputs[rank].chunk(n)]), rtol=1e-5):
         return "you have only packed and unpacked this rank's own numbers."
     off = float((got - exact).abs().max() / exact.abs().max())
     if off > 0.5:
         return "the numbers are far off. Codes cannot be added: `unpack` each message before you add."
-    return f"the sum is {off:.0%} off, more than one rounding of each number and one of the sum."
+    return (
+        f"the sum is {off:.0%} off, and not that of parts which are each packed, added up in 32 bits, and packed again."
+    )
 
 
 def _likely(error: StudentError) -> str:
