@@ -8,6 +8,7 @@ import torch
 import labkit
 from labkit import book, cost
 from labkit.chapters.c14_low_precision import blocks, drawings, lm, panels, pictures, sums, wires, you_write
+from labkit.models import next_token_loss
 from labkit.optim.precision import BF16, E4M3, E5M2, FP16, FP32, Recipe, TensorScale, multiply, quantize, round_to
 
 
@@ -81,13 +82,17 @@ def test_a_tensor_that_jumps_saturates_once_with_delayed_scaling():
     )
 
 
-def test_blocks_help_where_an_outlier_stands():
-    x = torch.randn(4, 128, generator=torch.Generator().manual_seed(0))
-    x[0, 0] = 100.0
-    offs = blocks.errors({"gradients": x}, quantize)
-    four = offs["gradients"]["E2M1"]
-    assert four["tensor"] > four["row"] > four["block of 32"]
-    assert "off with a scale for each block of 32" in blocks.by_block(offs).sentence
+def test_an_outlier_hurts_whom_it_shares_a_scale_with():
+    rows = torch.randn(4, 128, generator=torch.Generator().manual_seed(0))
+    clean = blocks.errors(rows, "E2M1", quantize)
+    rows[0, 0] = 100.0 * rows.abs().max()
+    spoilt = blocks.errors(rows, "E2M1", quantize)
+    assert spoilt["tensor"] > spoilt["row"] > spoilt["block of 32"] > clean["block of 32"]
+    said = blocks.by_block(shown(spoilt)).sentence
+    assert (
+        "off with a scale for the tensor" in said
+        and f"{spoilt['block of 32']:.1%} off with a scale for each block of 32" in said
+    )
 
 
 def test_the_table_of_what_it_is_worth_has_the_books_numbers():
@@ -132,7 +137,18 @@ def test_ways_of_a_sum_differ_in_bytes_and_error(ranks):
 
 
 def scaled(group, agree):
-    return sums.scaled_training(group, agree, 12, 0)
+    run, scale, good = sums.Sharded(group, 0), 2.0**22, 0
+    for texts in lm.lessons(group, 0, 12):
+        shard = run.gradient(texts, scale)
+        taken = agree([shard], group)
+        run.note(scale, taken)
+        if taken:
+            run.step(shard / scale)
+            good += 1
+            scale = scale * 2 if good % 4 == 0 else scale
+        else:
+            scale, good = scale / 2, 0
+    return run.told
 
 
 @pytest.mark.ranks
@@ -144,6 +160,30 @@ def test_ranks_that_decide_alone_come_apart_and_together_they_do_not():
     assert not sums.apart(together) and not sums.torn(together)
     assert "Every rank skipped the same" in pictures.scales_by_rank(together, "").sentence
     assert "They skipped" in pictures.scales_by_rank(alone, "").sentence
+    assert sums.loss(together, 1) == pytest.approx(sum(told[-1].loss for told in together.results) / 3)
+
+
+def shards_of_one_model(group):
+    run = sums.Sharded(group, 0)
+    for texts in lm.lessons(group, 0, 3):
+        shard = run.gradient(texts, 1024.0)
+        run.note(1024.0, True)
+        run.step(shard / 1024.0)
+    return [step.loss for step in run.told]
+
+
+@pytest.mark.ranks
+def test_the_model_in_shards_is_the_model_of_one_device():
+    told = labkit.launch(shards_of_one_model, 3, transport="local").results
+    model = lm.gpt(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lm.RATE)
+    alone = labkit.launch(lambda group: [list(lm.lessons(group, 0, 3))], 3, transport="local").results
+    for step in range(3):
+        optimizer.zero_grad()
+        losses = [next_token_loss(model(x), y) for (lessons,) in alone for x, y in [lessons[step]]]
+        (sum(losses) / 3).backward()
+        optimizer.step()
+        assert [one[step] for one in told] == pytest.approx([loss.item() for loss in losses], abs=3e-3)
 
 
 def trains(group, recipe):
@@ -189,6 +229,21 @@ def test_the_panels_run_and_say_what_they_saw():
     assert "Each rank sent" in panels.on_the_wire(way).text
     for one in (bench,):
         one.close()
+
+
+def test_two_formats_are_shown_one_by_one():
+    player = pictures.one_by_one([shown(fate_of(torch.tensor([1.0, 1e-9]), f)) for f in (E4M3, E5M2)])
+    assert [words.split()[0] for _, words in player.frames] == ["E4M3", "E5M2"] and "50.0% become 0" in player.frames[
+        0
+    ][1]
+
+
+@pytest.mark.ranks
+def test_one_scale_for_all_hides_what_becomes_of_the_small_numbers():
+    found = lm.at_one_scale(labkit.launch, 6, 0)
+    assert [*found] == [*lm.KINDS] and max(one.off for one in found.values()) < 0.05
+    zero = {kind: one.count(0) / one.numbers for kind, one in found.items()}
+    assert zero["gradients"] > 0.05 > zero["weights"] and zero["activations"] < 0.05
 
 
 def test_gradients_are_the_same_numbers_for_every_format():

@@ -56,7 +56,12 @@ class Sharded:
         self._optimizer = torch.optim.AdamW([self._master], lm.RATE)
 
     def gradient(self, texts: tuple[Tensor, Tensor], scale: float) -> Tensor:
-        """This rank's part of the mean gradient of the scaled loss, summed in FP16; infinite where that ends."""
+        """This rank's part of the mean gradient of the scaled loss, summed in FP16; infinite where that ends.
+
+        First all ranks gather the weights, of which each has updated its part.
+        """
+        whole = all_gather(self._master.detach(), self.group)[: self._numbers]
+        vector_to_parameters(whole, self.model.parameters())
         self.model.zero_grad()
         loss = next_token_loss(self.model(texts[0]), texts[1])
         (loss * scale).backward()
@@ -72,10 +77,8 @@ class Sharded:
         self._optimizer.step()
 
     def note(self, scale: float, taken: bool) -> None:
-        """Write down what was decided, and gather the weights as they are after the step before."""
+        """Write down what was decided."""
         self.told.append(Scaled(scale, taken, self._loss))
-        whole = all_gather(self._master.detach(), self.group)[: self._numbers]
-        vector_to_parameters(whole, self.model.parameters())
 
     def _mine(self, weights: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(weights, (0, -len(weights) % self.group.size))
