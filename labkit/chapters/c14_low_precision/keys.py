@@ -205,7 +205,6 @@ def off_percent(a: int, r: int, g: int) -> Number:
          "shrink with the number."),
         (100 * E4M3.smallest_normal / 2 / there, "The steps of subnormal numbers are 2^-9, and not 2^-6."),
         (right / 16, "That is the smallest number that matters. This one is 16 times smaller."),
-        (100 * E4M3.smallest / 2 / (there / 2), "That is with a scale of half the size."),
     ]  # fmt: skip
     return Number.of(right, "%", slips)
 

@@ -149,7 +149,7 @@ BLOCK_SLIPS = {
 def cut(draw: Draw, lengths: Sequence[int], block: int) -> list[Tensor]:
     """One tensor in shards of these lengths: numbers of very different sizes, and block 1 is all zeros."""
     numel = sum(lengths)
-    x = draw(numel) * 0.31 * 2.0 ** draw(numel)  # 6 times 0.31 is more than 1.75, the mantissa of 448
+    x = draw(numel) * 0.235 * 2.0 ** draw(numel)  # 8 times 0.235 is more than 1.75, the mantissa of 448
     x[block : 2 * block] = 0
     return [part.clone() for part in x.split(list(lengths))]
 
