@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import labkit
 from labkit import book
+from labkit.collectives import all_reduce
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.optim.precision import E4M3, FORMATS, Format, Recipe, Scaled, Scales, TensorScale, low_precision, round_to
@@ -60,9 +61,11 @@ def lessons(group: Group, seed: int, steps: int) -> Iterator[tuple[Tensor, Tenso
 def look_at(kind: str, group: Group, seed: int = 0) -> Tensor:
     """All gradients, weights or activations of the linear layers of a GPT that has trained for a few steps, flat.
 
-    Gradients are averaged over the ranks; activations are what this rank's layers read.
+    Each rank has the gradients of its own texts, and here they are averaged. Activations are what this rank's layers
+    read.
     """
-    return _numbers(group.size, seed, group)[kind]
+    x = _numbers(group.rank, group.size, seed)[kind].clone()
+    return all_reduce(x, group) / group.size if kind == "gradients" else x
 
 
 def rows_of(kind: str, group: Group, seed: int) -> Tensor:
@@ -70,29 +73,31 @@ def rows_of(kind: str, group: Group, seed: int) -> Tensor:
     return look_at(kind, group, seed)[: 256 * 128].view(256, 128).clone()
 
 
-_known: dict[tuple[int, int], dict[str, Tensor]] = {}
-
-
-def _numbers(size: int, seed: int, group: Group) -> dict[str, Tensor]:
-    """Trained once by each process: the workbench moves its sliders over the same numbers."""
-    if (size, seed) not in _known:
-        model, read = gpt(seed), []
-        wrapped, optimizer = DataParallel(model, group), adamw(model)
-        linears = [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
-        for step, (inputs, targets) in enumerate(lessons(group, seed, BEFORE)):
-            if step == BEFORE - 1:
-                for linear in linears:
-                    linear.register_forward_pre_hook(lambda _, args: read.append(args[0].detach().flatten()))
-            optimizer.zero_grad()
-            next_token_loss(wrapped(inputs), targets).backward()
-            if step < BEFORE - 1:
-                optimizer.step()
-        _known[size, seed] = {
-            "gradients": torch.cat([m.weight.grad.flatten() for m in linears if m.weight.grad is not None]),
-            "weights": torch.cat([m.weight.detach().flatten() for m in linears]),
-            "activations": torch.cat(read),
-        }
-    return _known[size, seed]
+@cache
+def _numbers(rank: int, size: int, seed: int) -> dict[str, Tensor]:
+    """Of the last of a few steps. Trained once by each process, with the texts of all ranks and no message, so that a
+    slider of the workbench moves over the same numbers."""
+    model, read = gpt(seed), list[Tensor]()
+    optimizer = adamw(model)
+    linears = [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
+    texts = [islice(batches(text().train, BATCH, CONFIG.context, seed, r, size), BEFORE) for r in range(size)]
+    for step, pairs in enumerate(zip(*texts, strict=True), 1):
+        if step == BEFORE:
+            break
+        optimizer.zero_grad()
+        for inputs, targets in pairs:
+            (next_token_loss(model(inputs), targets) / size).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    for linear in linears:
+        linear.register_forward_pre_hook(lambda _, args: read.append(args[0].detach().flatten()))
+    inputs, targets = pairs[rank]
+    next_token_loss(model(inputs), targets).backward()
+    return {
+        "gradients": torch.cat([m.weight.grad.flatten() for m in linears if m.weight.grad is not None]),
+        "weights": torch.cat([m.weight.detach().flatten() for m in linears]),
+        "activations": torch.cat(read),
+    }
 
 
 def shape(exponent: int, mantissa: int) -> Format:

@@ -273,6 +273,12 @@ def _of_sum(got: Any, right: Tensor, exact: Tensor, inputs: Sequence[Tensor], ra
         return "that is the average. The sum is asked for."
     if torch.allclose(got, exact, rtol=1e-6):
         return "the sum is exact, so it has travelled in more than 8 bits."
+    whole = torch.stack([unpack(pack(x)) for x in inputs]).sum(0)
+    if torch.allclose(got, whole, rtol=1e-5):
+        return (
+            "you packed the whole tensor with one scale, and every rank adds up everything. Pack each part by itself, "
+            "and send part r to rank r alone."
+        )
     wide = torch.cat([sum((unpack(pack(p[r])) for p in (x.chunk(n) for x in inputs)), torch.zeros(())) for r in
                       range(n)])  # fmt: skip
     if torch.allclose(got, wide, rtol=1e-5):
@@ -282,12 +288,6 @@ def _of_sum(got: Any, right: Tensor, exact: Tensor, inputs: Sequence[Tensor], ra
         return (
             "this rank has its own part as it was before `pack`, so the ranks do not hold the same bits. Take what "
             "comes out of the all-gather on every rank."
-        )
-    whole = torch.stack([unpack(pack(x)) for x in inputs]).sum(0)
-    if torch.allclose(got, whole, rtol=1e-5):
-        return (
-            "you packed the whole tensor with one scale, and every rank adds up everything. Pack each part by itself, "
-            "and send part r to rank r alone."
         )
     if torch.allclose(got, torch.cat([unpack(pack(p)) for p in inputs[rank].chunk(n)]), rtol=1e-5):
         return "you have only packed and unpacked this rank's own numbers."
