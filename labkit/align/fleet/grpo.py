@@ -1,0 +1,73 @@
+"""A step of GRPO, without a critic: several responses to a prompt are compared with each other (Shao et al. 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from labkit.align.fleet.chunks import Chunk, Rows
+from labkit.align.fleet.experience import collect
+from labkit.align.fleet.fleet import Fleet
+from labkit.align.fleet.learning import learn
+from labkit.align.fleet.reading import logprobs
+from labkit.align.fleet.report import Report, report
+from labkit.align.grpo import group_advantages, grpo_loss
+from labkit.align.rollout import Prompts, Sampling
+
+
+@dataclass(frozen=True)
+class GRPO:
+    """responses: to each prompt. prompts: in a chunk. beta: of the KL in the loss. mean: see `grpo_loss`."""
+
+    responses: int = 8
+    prompts: int = 1
+    beta: float = 0.04
+    clip: float = 0.2
+    mean: Literal["sequence", "token"] = "token"
+    epochs: int = 2
+    minibatches: int = 2
+    budget: int = 1024
+
+
+def grpo_step(fleet: Fleet, prompts: Prompts, how: Sampling, grpo: GRPO) -> Report:
+    """One step, called by every rank with the same prompts; response j to the nth prompt has the id n * responses + j.
+
+    A prompt whose responses all have the same reward teaches nothing and is left out before anything is counted (Yu et
+    al. 2025, DAPO, dynamic sampling). Where none is left the policy stays as it is on every rank: `updates` is 0.
+    """
+    g = grpo.responses
+    asked = {n * g + j: prompt for n, prompt in enumerate(prompts.values()) for j in range(g)}
+    found = collect(fleet, asked, how, g * grpo.prompts, grpo.budget)
+    chunks, advantages_s = dict[int, Chunk](), dict[int, Tensor]()
+    old_r, reference_r = dict[int, Tensor](), dict[int, Tensor]()
+    for chunk in found.chunks:
+        c, rewards_pg = chunk.number, found.rewards_s[chunk.number].view(-1, g)
+        differs = (rewards_pg.amax(1) > rewards_pg.amin(1)).repeat_interleave(g)
+        kept = differs.nonzero()[:, 0].tolist()
+        chunks[c], advantages_s[c] = chunk.kept(kept), group_advantages(rewards_pg).flatten()[differs]
+        old_r[c], reference_r[c] = (_kept(x[c], chunk, kept) for x in (found.old_r, found.reference_r))
+
+    def loss(chunk: Chunk, rows: Rows, total: float) -> Tensor:
+        old_bt, reference_bt = (chunk.spread(x[chunk.number], rows) for x in (old_r, reference_r))
+        logprobs_bt = logprobs(fleet.models["policy"], rows.tokens_bt)
+        told = grpo_loss(logprobs_bt, old_bt, reference_bt, advantages_s[chunk.number][rows.which], rows.mask_bt,
+                         total, grpo.mean, grpo.clip, grpo.beta)  # fmt: skip
+        return torch.stack([told.loss, told.clipped])
+
+    told, updates = learn(
+        fleet, "policy", chunks, found.mail.count, loss, epochs=grpo.epochs, minibatches=grpo.minibatches,
+        budget=grpo.budget, per="token" if grpo.mean == "token" else "response",
+    )  # fmt: skip
+    own = [*chunks]
+    return report(
+        fleet.group, *([x[c] for c in own] for x in (found.rewards_s, found.old_r, found.reference_r)), told,
+        torch.zeros(1), updates, [s for c in own for s in found.samples[c]],
+    )  # fmt: skip
+
+
+def _kept(x_r: Tensor, chunk: Chunk, kept: list[int]) -> Tensor:
+    parts = x_r.split(chunk.lengths)
+    return torch.cat([x_r[:0], *(parts[i] for i in kept)])
