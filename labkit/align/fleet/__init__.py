@@ -12,8 +12,10 @@ learning.py     the second half: updates from minibatches, exact means over all 
 learner.py      a model, its optimizer, and the sum of gradients in its pool
 swapping.py     models that take turns on a device
 ppo.py  grpo.py  dpo.py  report.py
+asynchronous.py rollout workers that are not waited for, and may be lost
 """
 
+from labkit.align.fleet.asynchronous import Asynchronous, Learned, learn_asynchronously
 from labkit.align.fleet.chunks import Chunk
 from labkit.align.fleet.dpo import DPOConfig, DPOReport, dpo_step
 from labkit.align.fleet.fleet import Fleet
@@ -25,14 +27,17 @@ from labkit.cost import Placement, WorkSeconds
 __all__ = [
     "GRPO",
     "PPO",
+    "Asynchronous",
     "Chunk",
     "DPOConfig",
     "DPOReport",
     "Fleet",
+    "Learned",
     "Placement",
     "Report",
     "WorkSeconds",
     "dpo_step",
     "grpo_step",
+    "learn_asynchronously",
     "ppo_step",
 ]

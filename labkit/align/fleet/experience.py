@@ -43,12 +43,14 @@ class Experience:
         return [self.mail.chunk(c) for c in self.mail.own("policy")]
 
 
-def collect(fleet: Fleet, prompts: Prompts, how: Sampling, size: int, budget: int) -> Experience:
+def collect(
+    fleet: Fleet, prompts: Prompts, how: Sampling, size: int, budget: int, written: Mapping[int, Sample] | None = None
+) -> Experience:
     """Every rank calls it with the same prompts: chunks of `size` prompts each, the last one may have fewer.
 
     budget: positions in a microbatch. The ranks of the policy write their chunks one after the other and send each on
     at once, so the others read one while the next is written. Old log-probabilities are computed anew, by the same
-    microbatches that learn: those of the sampler have other rounding.
+    microbatches that learn: those of the sampler have other rounding. written: what others have generated already.
     Sent: `labkit.cost.placement_bytes`, and 8 bytes a rank to agree that all went well. Raises RefusedError, on every
     rank with the same words and before anything is learned: a prompt that is empty or too long, NaN logits, and NaN in
     what a model says, with the sequence and the rank.
@@ -57,7 +59,7 @@ def collect(fleet: Fleet, prompts: Prompts, how: Sampling, size: int, budget: in
     ids, group = iter(prompts), fleet.group
     parts = [{i: prompts[i] for i in islice(ids, size)} for _ in range(-(-len(prompts) // size))]
     found = Experience(mail := Mail(group, fleet.placement, len(parts)))
-    problem = _write(fleet, found, parts, how)
+    problem = _write(fleet, found, parts, how) if written is None else _take(found, parts, written)
     _read(fleet, found, budget)
     for role, numbers in (("reference", found.reference_r), ("reward", found.rewards_s), ("critic", found.values_r)):
         for c in mail.own("policy") if role in fleet.placement.readers else ():
@@ -84,6 +86,13 @@ def _write(fleet: Fleet, found: Experience, parts: list[dict[int, Any]], how: Sa
                 problem, found.samples[c] = problem or str(why), []
                 mail.send_chunk(Chunk(c, [], []))
     return problem
+
+
+def _take(found: Experience, parts: list[dict[int, Any]], written: Mapping[int, Sample]) -> None:
+    """This rank's chunks, from samples that are there."""
+    for c in found.mail.own("policy"):
+        found.samples[c] = [written[i] for i in parts[c]]
+        found.mail.send_chunk(Chunk.of(c, found.samples[c]))
 
 
 def _read(fleet: Fleet, found: Experience, budget: int) -> None:
