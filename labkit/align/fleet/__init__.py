@@ -12,7 +12,7 @@ learning.py     the second half: updates from minibatches, exact means over all 
 learner.py      a model, its optimizer, and the sum of gradients in its pool
 swapping.py     models that take turns on a device
 ppo.py  grpo.py  dpo.py  report.py
-asynchronous.py rollout workers that are not waited for, and may be lost
+asynchronous.py, worker.py   rollouts that nobody waits for, and workers that may be lost
 """
 
 from labkit.align.fleet.asynchronous import Asynchronous, Learned, learn_asynchronously

@@ -10,29 +10,26 @@ that version and so with the same tokens, and later batches go to the workers th
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from labkit.align.fleet.fleet import RATES, Fleet
-from labkit.align.fleet.grpo import GRPO, asked, grpo_step
+from labkit.align.fleet.grpo import GRPO, grpo_step
 from labkit.align.fleet.report import Report
+from labkit.align.fleet.worker import Chunks, chunks_of, flat_weights, load_flat, serve, write
 from labkit.align.off_policy import may_begin
-from labkit.align.rollout import Prompts, Sample, Sampling, generate
-from labkit.align.rollout.parcels import RESULT, SAMPLES, SHARE, Parcel, pack_samples, receive, unpack_samples
+from labkit.align.rollout import Prompts, Sample, Sampling
+from labkit.align.rollout.parcels import RESULT, SHARE, Parcel, receive, unpack_samples
 from labkit.align.rollout.sequences import begin
 from labkit.cost import Placement, WorkSeconds
 from labkit.models.gpt import GPT
 from labkit.optim.synchrony.errands import Errands
 from labkit.wire.errors import PeerLost, RefusedError
 from labkit.wire.group import Group
-
-Chunks = list[dict[int, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def learn_asynchronously(
     if group.size < 2:
         raise RefusedError("one rank alone has nobody to write for it: give it a worker, or use grpo_step")
     if group.rank:
-        _serve(group, policy, prompts, how, grpo, seconds)
+        serve(group, policy, prompts, how, grpo, seconds)
         return Learned()
     return _Trainer(group, make, policy, prompts, how, grpo, plan, rates, seconds).run()
 
@@ -120,7 +117,7 @@ class _Trainer:
         return max(0, batch - self.plan.staleness)
 
     def _order(self, batch: int) -> None:
-        """Tell the workers which chunks of a batch are theirs, and send weights that they do not have. In background."""
+        """Tell the workers which chunks of a batch are theirs, with the weights that they lack; in the background."""
         version, chunks, workers = self._version(batch), len(self._chunks(batch)), [*self.has]
         self.shares[batch] = {w: [*range(n, chunks, len(workers))] for n, w in enumerate(workers)}
         for worker, share in self.shares[batch].items():
@@ -166,54 +163,3 @@ class _Trainer:
 
     def _chunks(self, batch: int) -> Chunks:
         return chunks_of(self.prompts(batch), self.grpo)
-
-
-def _serve(
-    group: Group, policy: GPT, prompts: Callable[[int], Prompts], how: Sampling, grpo: GRPO,
-    seconds: WorkSeconds | None,
-) -> None:  # fmt: skip
-    """A worker: write what rank 0 asks for, until it says that all is done."""
-    try:
-        while (order := receive(group, 0)).word == SHARE:
-            batch, fresh, *share = order.integers
-            if fresh:
-                load_flat(policy, group.recv(torch.empty_like(flat_weights(policy)), 0))
-            chunks = chunks_of(prompts(batch), grpo)
-            made = write(group, policy, [chunks[c] for c in share], how, batch, seconds)
-            Parcel(SAMPLES, *pack_samples(made)).send(group, 0)
-    except PeerLost as why:
-        raise PeerLost(f"rank {group.rank}: rank 0, which learns, is gone, or goes on without this rank", 0) from why
-
-
-def chunks_of(prompts: Prompts, grpo: GRPO) -> Chunks:
-    """What is generated as one, so that the numbers are the same whoever does it."""
-    ids = iter(both := asked(prompts, grpo.responses))
-    size = grpo.responses * grpo.prompts
-    return [{i: tuple(both[i]) for i in islice(ids, size)} for _ in range(-(-len(both) // size))]
-
-
-def write(
-    group: Group, policy: GPT, chunks: Iterable[dict[int, tuple[int, ...]]], how: Sampling, batch: int,
-    seconds: WorkSeconds | None,
-) -> dict[int, Sample]:  # fmt: skip
-    """The samples of some chunks of a batch, with the time that it takes on the timeline."""
-    samples = dict[int, Sample]()
-    for chunk in chunks:
-        with group.span("generate", batch=batch):
-            made = generate(policy, chunk, replace(how, seed=how.seed + batch), slots=len(chunk))
-            samples |= made.samples
-            if seconds is not None:
-                group.compute(len(made.steps) * seconds.decode)
-    return samples
-
-
-def flat_weights(model: nn.Module) -> Tensor:
-    """All parameters side by side: a copy."""
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
-@torch.no_grad()
-def load_flat(model: nn.Module, flat: Tensor) -> None:
-    """The reverse of `flat_weights`."""
-    for p, part in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True):
-        p.copy_(part.view_as(p))

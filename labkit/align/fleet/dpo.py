@@ -47,8 +47,7 @@ def dpo_step(fleet: Fleet, pairs: Sequence[Answers], dpo: DPOConfig) -> DPORepor
     Raises RefusedError, on every rank: no pairs, a sequence that is too long, NaN in what the reference says.
     """
     group, placement = fleet.group, fleet.placement
-    context = next(iter(fleet.models.values())).config.context  # type: ignore[union-attr]
-    agree(group, _problem(pairs, context))
+    agree(group, _problem(pairs, fleet.config.context))
     parts = [pairs[n : n + dpo.pairs] for n in range(0, len(pairs), dpo.pairs)]
     mail = Mail(group, replace(placement, reward=(), critic=()), len(parts))
     reference_r, problem = dict[int, Tensor](), None
@@ -71,7 +70,8 @@ def dpo_step(fleet: Fleet, pairs: Sequence[Answers], dpo: DPOConfig) -> DPORepor
     def loss(chunk: Chunk, rows: Rows, total: float) -> Tensor:
         reference_b = masked_sums(chunk.spread(reference_r[chunk.number], rows), rows.mask_bt)
         sums_b = masked_sums(logprobs(fleet.models["policy"], rows.tokens_bt), rows.mask_bt)
-        told = dpo_loss(*sums_b.view(-1, 2).T, *reference_b.view(-1, 2).T, dpo.beta, total / 2)
+        (chosen, rejected), (better, worse) = sums_b.view(-1, 2).T, reference_b.view(-1, 2).T
+        told = dpo_loss(chosen, rejected, better, worse, dpo.beta, total / 2)
         return torch.stack([told.loss, told.accuracy, told.margin])
 
     told, _ = learn(

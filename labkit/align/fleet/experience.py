@@ -55,11 +55,15 @@ def collect(
     rank with the same words and before anything is learned: a prompt that is empty or too long, NaN logits, and NaN in
     what a model says, with the sequence and the rank.
     """
-    begin(prompts, how, next(iter(fleet.models.values())).config)  # type: ignore[arg-type]
+    begin(prompts, how, fleet.config)
     ids, group = iter(prompts), fleet.group
     parts = [{i: prompts[i] for i in islice(ids, size)} for _ in range(-(-len(prompts) // size))]
     found = Experience(mail := Mail(group, fleet.placement, len(parts)))
-    problem = _write(fleet, found, parts, how) if written is None else _take(found, parts, written)
+    problem = None
+    if written is None:
+        problem = _write(fleet, found, parts, how)
+    else:
+        _take(found, parts, written)
     _read(fleet, found, budget)
     for role, numbers in (("reference", found.reference_r), ("reward", found.rewards_s), ("critic", found.values_r)):
         for c in mail.own("policy") if role in fleet.placement.readers else ():

@@ -10,6 +10,7 @@ from torch import nn
 from labkit.align.fleet.learner import Learner
 from labkit.align.fleet.swapping import HostSwap, Tensors
 from labkit.cost import ROLES, Placement, WorkSeconds
+from labkit.models.gpt import GPT, GPTConfig
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
@@ -45,6 +46,13 @@ class Fleet:
             else:
                 model.requires_grad_(False)
         self.swap = HostSwap(self._parts(), group.device) if placement.offload else None
+
+    @property
+    def config(self) -> GPTConfig:
+        """Of a model that is held here; all have the same context and vocabulary."""
+        model = next(iter(self.models.values()))
+        assert isinstance(model, GPT)
+        return model.config
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -75,11 +75,7 @@ def grpo_step(
         fleet, "policy", chunks, found.mail.count, loss, epochs=grpo.epochs, minibatches=grpo.minibatches,
         budget=grpo.budget, per="token" if grpo.mean == "token" else "response",
     )  # fmt: skip
-    own = [*chunks]
-    return report(
-        fleet.group, *([x[c] for c in own] for x in (found.rewards_s, found.old_r, found.reference_r)), told,
-        torch.zeros(1), updates, [s for c in own for s in found.samples[c]],
-    )  # fmt: skip
+    return report(fleet.group, found, told, torch.zeros(1), updates)
 
 
 def _kept(x_r: Tensor, chunk: Chunk, kept: list[int]) -> Tensor:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -65,17 +66,11 @@ def ppo_step(fleet: Fleet, prompts: Prompts, how: Sampling, ppo: PPO) -> Report:
         told = policy_loss(logprobs_bt, old_bt, a_bt, rows.mask_bt, total, ppo.clip)
         return torch.stack([told.loss, told.clipped])
 
-    ways = {"epochs": ppo.epochs, "minibatches": ppo.minibatches, "budget": ppo.budget}
-    read = {c: mail.chunk(c) for c in mail.own("critic")}
-    value_told, _ = learn(fleet, "critic", read, mail.count, critic_loss, **ways)
-    written = {c: mail.chunk(c) for c in mail.own("policy")}
-    told, updates = learn(fleet, "policy", written, mail.count, actor_loss, **ways)
+    update = partial(learn, fleet, count=mail.count, epochs=ppo.epochs, minibatches=ppo.minibatches, budget=ppo.budget)
+    value_told, _ = update("critic", {c: mail.chunk(c) for c in mail.own("critic")}, loss=critic_loss)
+    told, updates = update("policy", {c: mail.chunk(c) for c in mail.own("policy")}, loss=actor_loss)
     mail.finish()
-    own = [*written]
-    return report(
-        fleet.group, *([x[c] for c in own] for x in (found.rewards_s, found.old_r, found.reference_r)), told,
-        value_told, updates, [s for c in own for s in found.samples[c]],
-    )  # fmt: skip
+    return report(fleet.group, found, told, value_told, updates)
 
 
 def _advantages(fleet: Fleet, found: Experience, ppo: PPO) -> tuple[dict[int, Tensor], dict[int, Tensor]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from labkit.align.fleet.experience import Experience
 from labkit.align.kl import k1
 from labkit.align.rollout import Sample
 from labkit.collectives import all_reduce
@@ -33,17 +33,18 @@ class Report:
     samples: list[Sample] = field(repr=False, compare=False, default_factory=list)
 
 
-def report(
-    group: Group, rewards: Sequence[Tensor], old: Sequence[Tensor], reference: Sequence[Tensor], told: Tensor,
-    value_told: Tensor, updates: int, samples: list[Sample],
-) -> Report:  # fmt: skip
-    """From what each rank has: rewards (s,) and log-probabilities (r,) of its own chunks, and its shares.
+def report(group: Group, found: Experience, told: Tensor, value_told: Tensor, updates: int) -> Report:
+    """From what each rank has: its own chunks and what was said about them, and its shares.
 
     Sent: one all-reduce of 64 bytes.
     """
     sums = torch.zeros(8, dtype=torch.float64)
-    for rewards_s, old_r, reference_r in zip(rewards, old, reference, strict=True):
-        sums[:4] += torch.tensor([len(rewards_s), rewards_s.sum(), k1(old_r, reference_r).sum(), len(old_r)])
+    samples = list[Sample]()
+    for c in (chunk.number for chunk in found.chunks):
+        rewards_s, old_r = found.rewards_s[c], found.old_r[c]
+        kl = k1(old_r, found.reference_r[c]).sum()
+        sums[:4] += torch.tensor([len(rewards_s), rewards_s.sum(), kl, len(old_r)])
+        samples += found.samples[c]
     sums[4 : 4 + min(2, len(told))] += told[:2]
     sums[6] = value_told[0]
     responses, reward, kl, tokens, loss, clipped, value, _ = all_reduce(sums.to(group.device), group).tolist()

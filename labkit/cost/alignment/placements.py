@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from labkit.cost.refuse import not_negative, whole
 
@@ -55,7 +56,8 @@ class Placement:
     def separate(cls, policy: int, reference: int, reward: int, critic: int = 0) -> Placement:
         """Pools of so many ranks, one after the other."""
         ranks = iter(range(policy + reference + reward + critic))
-        return cls(*(tuple(next(ranks) for _ in range(n)) for n in (policy, reference, reward, critic)))
+        pools = [tuple(islice(ranks, n)) for n in (policy, reference, reward, critic)]
+        return cls(pools[0], pools[1], pools[2], pools[3])
 
     def ranks(self, role: str) -> tuple[int, ...]:
         """The pool of a model."""

@@ -1,4 +1,4 @@
-"""A trainer and its workers: as in turn where nothing is stale, never staler than allowed, and nobody's loss stops it."""
+"""A trainer and its workers: nothing is staler than allowed, and what is lost changes only who writes."""
 
 from __future__ import annotations
 
