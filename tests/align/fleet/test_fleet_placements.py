@@ -15,13 +15,13 @@ pytestmark = pytest.mark.ranks
 
 ALONE = Placement.colocated(1)
 PLACEMENTS = {
+    "separate": Placement.separate(2, 1, 1, 1),
+    "crossed": Placement((1, 0), (2, 1), (0, 2), (1, 2)),
+    "offload 2": Placement.colocated(2, offload=True),
     "offload": Placement.colocated(1, offload=True),
     "colocated 2": Placement.colocated(2),
-    "offload 2": Placement.colocated(2, offload=True),
-    "separate": Placement.separate(2, 1, 1, 1),
     "one each": Placement.separate(1, 1, 1, 1),
     "two share": Placement((0, 2), (1,), (1,), (0,)),
-    "crossed": Placement((1, 0), (2, 1), (0, 2), (1, 2)),
     "more ranks than chunks": Placement.separate(5, 1, 1, 1),
 }
 SECONDS = WorkSeconds(decode=3e-3, read=2e-4, train=6e-4, host_bandwidth=1e8)
