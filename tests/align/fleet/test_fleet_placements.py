@@ -16,6 +16,7 @@ pytestmark = pytest.mark.ranks
 ALONE = Placement.colocated(1)
 PLACEMENTS = {
     "separate": Placement.separate(2, 1, 1, 1),
+    "more to read later": Placement((0,), (1, 2), (1,), (0,)),
     "crossed": Placement((1, 0), (2, 1), (0, 2), (1, 2)),
     "offload 2": Placement.colocated(2, offload=True),
     "offload": Placement.colocated(1, offload=True),

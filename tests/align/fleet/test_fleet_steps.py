@@ -29,19 +29,26 @@ from labkit.align.rollout import generate
 from labkit.models import state
 from labkit.models.threads import one_thread
 
-RATES = {"policy": 1e-2, "critic": 1e-2}
 ONCE = replace(STEP, epochs=1, minibatches=1)
 PAIRS = [((1, 2, n), tuple(range(1 + n % 3)), tuple(range(4, 6 + n % 4))) for n in range(7)]
 
 pytestmark = pytest.mark.ranks
 
 
-def on(placement, step):
+def plain(fleet, max_norm):
+    """The same fleet with SGD: Adam would hide a gradient that is too large by a factor."""
+    for learner in fleet.learners.values():
+        learner.optimizer = torch.optim.SGD(learner.model.parameters(), 0.5)
+        learner.max_norm = max_norm
+    return fleet
+
+
+def on(placement, step, make=make, max_norm=math.inf):
     """What every rank tells of `step(fleet)`, and the weights of each model after it."""
 
     def work(group):
         with one_thread():
-            fleet = Fleet(placement, group, make, rates=RATES)
+            fleet = plain(Fleet(placement, group, make), max_norm)
             told = step(fleet)
             return told, {role: state(model) for role, model in fleet.models.items()}
 
@@ -49,21 +56,18 @@ def on(placement, step):
     return results, {role: weights for _, held in results for role, weights in held.items()}
 
 
-def updated(model, loss):
-    """The weights after one update of Adam, by the gradient of `loss`, clipped to the norm 1."""
+def updated(model, loss, max_norm=math.inf):
+    """The weights after one update by the gradient of `loss`."""
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    torch.optim.Adam(model.parameters(), 1e-2).step()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    assert norm > 0.02 and (max_norm == math.inf or norm > max_norm)
+    torch.optim.SGD(model.parameters(), 0.5).step()
     return state(model)
 
 
 def close(weights, others):
-    """But for biases of keys, which change no attention: their gradient is rounding, and Adam's first step its sign."""
     for name, x in weights.items():
-        if not name.endswith("qkv.bias"):
-            torch.testing.assert_close(
-                x, others[name], rtol=0, atol=1e-4, msg=lambda said, name=name: f"{name}: {said}"
-            )
+        torch.testing.assert_close(x, others[name], rtol=0, atol=2e-6, msg=lambda said, name=name: f"{name}: {said}")
 
 
 def rows(samples):
@@ -94,14 +98,14 @@ def test_a_step_of_ppo(placement):
     n = int(mask.sum())
     told = policy_loss(token_logprobs(policy(tokens), tokens), old, white, mask, n)
     value = value_loss(values, values, returns, mask, n, ONCE.value_clip)
-    results, weights = on(placement, lambda fleet: ppo_step(fleet, PROMPTS, HOW, ONCE))
+    results, weights = on(placement, lambda fleet: ppo_step(fleet, PROMPTS, HOW, ONCE), max_norm=0.01)
     for found, _ in results:
         assert found.reward == pytest.approx(scores.mean().item(), rel=1e-4)
         assert found.value_loss == pytest.approx(value.loss.item(), rel=1e-4)
         assert found.loss == pytest.approx(told.loss.item(), abs=1e-6) and found.kl == pytest.approx(0, abs=1e-5)
         assert found.length == pytest.approx(n / len(samples))
-    close(weights["policy"], updated(policy, told.loss))
-    close(weights["critic"], updated(critic, value.loss))
+    close(weights["policy"], updated(policy, told.loss, 0.01))
+    close(weights["critic"], updated(critic, value.loss, 0.01))
 
 
 @pytest.mark.parametrize("mean", ["token", "sequence"])
@@ -172,12 +176,8 @@ def test_prompts_whose_responses_have_equal_rewards_are_left_out():
     n = int(mask.sum())
     told = grpo_loss(token_logprobs(policy(tokens), tokens), old, fixed, advantages, mask, n, "token", 0.2, grpo.beta)
 
-    def work(group):
-        with one_thread():
-            fleet = Fleet(Placement.colocated(2, critic=False), group, equal_for_some, rates=RATES)
-            return grpo_step(fleet, PROMPTS, HOW, grpo).loss, state(fleet.models["policy"])
-
-    expected = updated(policy, told.loss)
-    for loss, weights in labkit.launch(work, 2, transport="local").results:
-        assert loss == pytest.approx(told.loss.item(), abs=1e-5)
-        close(weights, expected)
+    results, weights = on(
+        Placement.colocated(2, critic=False), lambda fleet: grpo_step(fleet, PROMPTS, HOW, grpo), equal_for_some
+    )
+    assert [found.loss for found, _ in results] == [pytest.approx(told.loss.item(), abs=1e-5)] * 2
+    close(weights["policy"], updated(policy, told.loss))
