@@ -16,6 +16,7 @@ from labkit.align.fleet.reading import logprobs, read
 from labkit.align.logprobs import masked_sums
 from labkit.align.preferences import dpo_loss
 from labkit.collectives import all_reduce
+from labkit.cost.refuse import whole
 from labkit.parallel.refusals.agreement import agree
 
 Answers = tuple[Sequence[int], Sequence[int], Sequence[int]]  # a prompt, the chosen response, the rejected one
@@ -28,6 +29,9 @@ class DPOConfig:
     beta: float = 0.1
     pairs: int = 8
     budget: int = 1024
+
+    def __post_init__(self) -> None:
+        whole(pairs=self.pairs, budget=self.budget)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ def dpo_step(fleet: Fleet, pairs: Sequence[Answers], dpo: DPOConfig) -> DPORepor
     Raises RefusedError, on every rank: no pairs, a sequence that is too long, NaN in what the reference says.
     """
     group, placement = fleet.group, fleet.placement
+    fleet.check(dpo.budget, together=2)
     agree(group, _problem(pairs, fleet.config.context))
     parts = [pairs[n : n + dpo.pairs] for n in range(0, len(pairs), dpo.pairs)]
     mail = Mail(group, replace(placement, reward=(), critic=()), len(parts))

@@ -16,7 +16,6 @@ from labkit.align.fleet.fleet import Fleet
 from labkit.align.fleet.mail import Mail
 from labkit.align.fleet.reading import logprobs, read, rewards, values
 from labkit.align.rollout import Prompts, Sample, Sampling, generate
-from labkit.align.rollout.sequences import begin
 from labkit.parallel.refusals.agreement import agree
 from labkit.wire.errors import RefusedError
 
@@ -55,7 +54,6 @@ def collect(
     rank with the same words and before anything is learned: a prompt that is empty or too long, NaN logits, and NaN in
     what a model says, with the sequence and the rank.
     """
-    begin(prompts, how, fleet.config)
     ids, group = iter(prompts), fleet.group
     parts = [{i: prompts[i] for i in islice(ids, size)} for _ in range(-(-len(prompts) // size))]
     found = Experience(mail := Mail(group, fleet.placement, len(parts)))

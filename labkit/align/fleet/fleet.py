@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import nn
@@ -53,6 +53,16 @@ class Fleet:
         model = next(iter(self.models.values()))
         assert isinstance(model, GPT)
         return model.config
+
+    def check(self, budget: int, together: int = 1, needs: Sequence[str] = ()) -> None:
+        """Raise RefusedError where a step's model has no rank, or `together` long sequences do not fit the budget."""
+        missing = [role for role in needs if not self.placement.ranks(role)]
+        if missing:
+            raise RefusedError(f"{self.placement} has no rank for the {missing[0]} model, which this step needs")
+        if budget < together * self.config.context:
+            raise RefusedError(
+                f"budget={budget}: a microbatch must have room for {together} sequences of {self.config.context} tokens"
+            )
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ from labkit.align.fleet.report import Report, report
 from labkit.align.grpo import group_advantages, grpo_loss
 from labkit.align.off_policy import importance_weights
 from labkit.align.rollout import Prompts, Sample, Sampling
+from labkit.cost.refuse import whole
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class GRPO:
     epochs: int = 2
     minibatches: int = 2
     budget: int = 1024
+
+    def __post_init__(self) -> None:
+        whole(responses=self.responses, prompts=self.prompts, epochs=self.epochs, minibatches=self.minibatches)
 
 
 def asked(prompts: Prompts, responses: int) -> dict[int, Sequence[int]]:
@@ -49,6 +53,7 @@ def grpo_step(
     al. 2025, DAPO, dynamic sampling). Where none is left the policy stays as it is on every rank: `updates` is 0.
     written: responses that are there already. If an older policy wrote them, give `cap`, the largest importance weight.
     """
+    fleet.check(grpo.budget, needs=("reward",))
     g = grpo.responses
     found = collect(fleet, asked(prompts, g), how, g * grpo.prompts, grpo.budget, written)
     chunks, advantages_s = dict[int, Chunk](), dict[int, Tensor]()

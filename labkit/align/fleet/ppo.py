@@ -25,6 +25,7 @@ from labkit.align.ppo import policy_loss, value_loss
 from labkit.align.rollout import Prompts, Sampling
 from labkit.align.shares import moments, whiten
 from labkit.collectives import all_reduce
+from labkit.cost.refuse import whole
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,14 @@ class PPO:
     chunk: int = 8
     budget: int = 1024
 
+    def __post_init__(self) -> None:
+        whole(epochs=self.epochs, minibatches=self.minibatches, chunk=self.chunk, budget=self.budget)
+
 
 def ppo_step(fleet: Fleet, prompts: Prompts, how: Sampling, ppo: PPO) -> Report:
     """One step, called by every rank with the same prompts. `collect` says what is sent and refused; then nothing is
     learned. On the wire besides: 24 bytes for the whitening, the critic's returns, and what `learn` sends."""
+    fleet.check(ppo.budget, needs=("reward", "critic"))
     found = collect(fleet, prompts, how, ppo.chunk, ppo.budget)
     mail, placement = found.mail, fleet.placement
     advantages_r, returns_r = _advantages(fleet, found, ppo)

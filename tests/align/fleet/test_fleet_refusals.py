@@ -124,3 +124,40 @@ def test_placements_that_cannot_be():
     ):
         with pytest.raises(ValueError, match=words):
             bad()
+
+
+@pytest.mark.ranks
+def test_a_step_needs_its_models_and_room_and_does_nothing_without_prompts():
+    def work(group):
+        fleet, said = Fleet(Placement((0, 1), (1,)), group, make), []
+        pair = ((1, 2), (3,), (4, 5))
+        for step in (
+            lambda: ppo_step(fleet, PROMPTS, HOW, STEP),
+            lambda: grpo_step(fleet, PROMPTS, HOW, GRPO()),
+            lambda: dpo_step(fleet, [pair], DPOConfig(budget=47)),
+        ):
+            with pytest.raises(RefusedError) as why:
+                step()
+            said.append(str(why.value))
+        whole = Fleet(Placement.colocated(2), group, make)
+        before = state(whole.models["policy"])
+        with pytest.raises(RefusedError, match="budget=23: a microbatch must have room for 1 sequences of 24"):
+            ppo_step(whole, PROMPTS, HOW, replace(STEP, budget=23))
+        told = ppo_step(whole, {}, HOW, STEP)
+        return said, told.updates, furthest(before, state(whole.models["policy"]))
+
+    results = labkit.launch(work, 2, transport="local").results
+    (ppo, grpo, dpo), *nothing = results[0]
+    assert results[0] == results[1] and nothing == [0, 0.0]
+    assert "no rank for the reward model" in ppo and "no rank for the reward model" in grpo
+    assert "budget=47: a microbatch must have room for 2 sequences of 24 tokens" in dpo
+
+
+def furthest(weights, others):
+    return max(float((x - others[name]).abs().max()) for name, x in weights.items())
+
+
+@pytest.mark.parametrize("bad", [lambda: replace(STEP, chunk=0), lambda: GRPO(responses=0), lambda: DPOConfig(pairs=0)])
+def test_numbers_that_cannot_be(bad):
+    with pytest.raises(ValueError, match="must be"):
+        bad()

@@ -137,7 +137,7 @@ def test_a_step_of_dpo(placement):
             with torch.no_grad():
                 for p in fleet.models["policy"].parameters():
                     p.mul_(1.1)
-        return dpo_step(fleet, PAIRS, DPOConfig(pairs=2, budget=40))
+        return dpo_step(fleet, PAIRS, DPOConfig(pairs=2, budget=50))
 
     def sums(model, which):
         tokens, mask = padded([torch.tensor(pair[0] + pair[which]) for pair in PAIRS])
