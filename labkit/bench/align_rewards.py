@@ -75,6 +75,7 @@ def rewards(seeds: int, steps: int) -> list[dict[str, Any]]:
     rows = []
     for way in WAYS:
         found = [measured(way, seed, steps) for seed in range(seeds)]
+        print(f"{way}: {seeds} runs done", flush=True)
         rise = [numbers["after"] - numbers["before"] for numbers in found]
         row: dict[str, Any] = {"": way}
         for name in ("before", "after", "reward before", "reward after", "KL"):

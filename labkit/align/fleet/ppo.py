@@ -47,8 +47,11 @@ class PPO:
 
 
 def ppo_step(fleet: Fleet, prompts: Prompts, how: Sampling, ppo: PPO) -> Report:
-    """One step, called by every rank with the same prompts. `collect` says what is sent and refused; then nothing is
-    learned. On the wire besides: 24 bytes for the whitening, the critic's returns, and what `learn` sends."""
+    """One step, called by every rank with the same prompts.
+
+    `collect` says what is sent and what is refused; then nothing is learned. Sent besides: the whitening's moments (an
+    all-reduce of 24 bytes in the policy's pool), what `learn` sends, and 64 bytes for the report.
+    """
     fleet.check(ppo.budget, needs=("reward", "critic"))
     found = collect(fleet, prompts, how, ppo.chunk, ppo.budget)
     mail, placement = found.mail, fleet.placement
@@ -93,7 +96,7 @@ def _advantages(fleet: Fleet, found: Experience, ppo: PPO) -> tuple[dict[int, Te
         advantages_r[c], returns_r[c] = (x_bt[rows.mask_bt] for x_bt in both)
     every = torch.cat([torch.empty(0), *advantages_r.values()])
     counted = torch.ones_like(every, dtype=torch.bool)
-    whole = all_reduce(moments(every, counted).to(fleet.group.device), fleet.learners["policy"].pool)
+    everywhere = all_reduce(moments(every, counted).to(fleet.group.device), fleet.learners["policy"].pool)
     for c, x_r in advantages_r.items():
-        advantages_r[c] = whiten(x_r, torch.ones_like(x_r, dtype=torch.bool), whole)
+        advantages_r[c] = whiten(x_r, torch.ones_like(x_r, dtype=torch.bool), everywhere)
     return advantages_r, returns_r

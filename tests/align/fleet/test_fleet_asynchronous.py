@@ -78,6 +78,16 @@ def test_responses_are_as_old_as_allowed_and_weights_travel_once_a_version(stale
 
 
 @pytest.mark.ranks
+def test_what_is_old_is_weighted_and_what_is_not_is_not():
+    """A cap of 1 takes the weights above 1 away, so the policies part; without staleness there are no weights."""
+    for staleness, equal in ((1, False), (0, True)):
+        first, second = (
+            labkit.launch(work, 2, Asynchronous(3, staleness, cap), transport="local").results[0] for cap in (1.0, 9.0)
+        )
+        assert same(first[4], second[4]) == equal
+
+
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("faults", "dead"),
     few([

@@ -125,6 +125,29 @@ def test_a_step_of_grpo(placement, mean):
     close(weights["policy"], updated(policy, told.loss))
 
 
+def test_responses_of_an_older_policy_are_weighted():
+    grpo = GRPO(responses=3, prompts=2, epochs=1, minibatches=1)
+    policy, reference, reward = (make(role) for role in ("policy", "reference", "reward"))
+    older = make("policy")
+    with torch.no_grad():
+        for p in older.parameters():
+            p.mul_(1.3)
+    samples = generate(older, asked(PROMPTS, 3), HOW).samples
+    tokens, mask = rows(samples.values())
+    old, fixed, behaviour = (token_logprobs(m(tokens), tokens).detach() for m in (policy, reference, older))
+    weights = torch.where(mask, (old - behaviour).exp().clamp(max=1.2), 0)
+    assert 0.1 < float((weights[mask] == 1.2).float().mean()) < 0.9
+    advantages = group_advantages(masked_sums(reward(tokens), mask).view(-1, 3)).flatten()
+    n = int(mask.sum())
+    logprobs = token_logprobs(policy(tokens), tokens)
+    told = grpo_loss(logprobs, old, fixed, advantages, mask, n, "token", 0.2, grpo.beta, weights)
+    results, models = on(
+        Placement.separate(2, 1, 1), lambda fleet: grpo_step(fleet, PROMPTS, HOW, grpo, samples, cap=1.2)
+    )
+    assert [found.loss for found, _ in results] == [pytest.approx(told.loss.item(), abs=1e-5)] * 4
+    close(models["policy"], updated(policy, told.loss))
+
+
 @pytest.mark.parametrize("placement", few([Placement((0, 1), (2,)), Placement((1, 0, 2), (2, 1))], 1))
 def test_a_step_of_dpo(placement):
     policy, reference = make("policy"), make("reference")
