@@ -97,7 +97,6 @@ def test_what_is_old_is_weighted_and_what_is_not_is_not():
     ], 1),
 )  # fmt: skip
 def test_workers_that_die_change_nothing_but_who_writes(faults, dead):
-    """With all of them gone the trainer writes for itself."""
     plan = Asynchronous(4, staleness=1)
     expected = labkit.launch(work, 3, plan, transport="local").results[0]
     run = labkit.launch(work, 3, plan, faults=faults, **GOES_ON)
@@ -105,9 +104,7 @@ def test_workers_that_die_change_nothing_but_who_writes(faults, dead):
     ages, made_by, lost, numbers, weights = run.results[0]
     assert lost == dict.fromkeys(dead, "died") and ages == expected[0]
     assert numbers == expected[3] and same(weights, expected[4])
-    assert not {*dead} & {*made_by[-1]} and made_by != expected[1]
-    if len(dead) == 2:
-        assert made_by[-1] == [0] * 5
+    assert {*made_by[-1]} == ({1, 2} - {*dead} or {0})  # with all of them gone the trainer writes for itself
 
 
 @pytest.mark.ranks
@@ -118,7 +115,7 @@ def test_a_worker_that_hangs_does_not_stop_the_others():
     assert eventually(lambda: job.finished == [0, 2] or job.over, 60)
     job.kill(1)  # it is stopped, and would be so for ever
     ages, made_by, lost, numbers, weights = job.wait().results[0]
-    assert lost == {1: "came too late"} and 1 not in made_by[-1]
+    assert lost == {1: "came too late"} and {*made_by[-1]} == {2}
     assert (ages, numbers) == (expected[0], expected[3]) and same(weights, expected[4])
 
 
