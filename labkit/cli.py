@@ -24,6 +24,7 @@ BENCHMARKS = {
     "hybrid": "context parallelism, all axes at once, and the planner against real runs",
     "loose": "stragglers, slow links and servers: time to a loss, and updates a second against torch.distributed.rpc",
     "precision": "what few bits save on the wire and in memory, and what they cost in loss",
+    "align": "PPO, GRPO and DPO as a fleet: packing, resharding, placements of four models, a truth that rises",
     "failures": "what fault tolerance costs, and how soon a run goes on when something breaks",
     "ntp": "what replicas of different width cost the whole one, on emulated links",
     "grade": "how long grading takes, and whether it judges right",

@@ -10,6 +10,9 @@ grpo.py          advantages within a group of responses, and GRPO's loss with tw
 off_policy.py    rollouts of an older policy: weights, effective sample size, bounded staleness
 batching/        sequences of unequal lengths: packing, padding, balance
 rollout/         responses: a paged KV cache, sampling, continuous batching, speculative decoding, many ranks
+task/            a task that takes seconds: a language model, preferences with a known truth, a reward model
+fleet/           steps of PPO, GRPO and DPO with all models on any placement; asynchronous rollouts
+reshard.py       a policy's weights from the layout that trains to the one that generates
 
 `labkit.cost` has the bytes of the models and of the KV cache, and how well a fleet is used.
 """

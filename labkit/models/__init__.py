@@ -9,6 +9,7 @@ from labkit.models.dlrm import DLRM, DLRMConfig
 from labkit.models.gpt import GPT, GPTConfig, next_token_loss
 from labkit.models.mlp import MLP, MLPConfig
 from labkit.models.moe import MoE, MoEConfig
+from labkit.models.scalar_gpt import ScalarGPT
 from labkit.models.weights import flat_gradient, num_parameters, seeded, state
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "GPTConfig",
     "MLPConfig",
     "MoEConfig",
+    "ScalarGPT",
     "flat_gradient",
     "next_token_loss",
     "num_parameters",

@@ -10,7 +10,7 @@ import torch
 from labkit.chapters.c20_nonuniform_tensor_parallelism import batches, state as states
 from labkit.chapters.c20_nonuniform_tensor_parallelism.plan import some_plan
 from labkit.grading.checks.student import Evidence, NotRight, Student
-from labkit.resilience.ntp.moving import plan as moves_of
+from labkit.parallel.moving import plan as moves_of
 from labkit.resilience.rehearse import KILLED, adamw_step, gradient_of_shards
 from labkit.wire.errors import RefusedError
 

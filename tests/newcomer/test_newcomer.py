@@ -231,6 +231,9 @@ WAYS = {
         "labkit bench loose --seeds 1 --clocks 4 --steps 3 --workers 1 --updates 10 --pairs 2 --rows 1000", seconds=900
     ),
     "labkit bench precision": typed("labkit bench precision --ranks 2 --steps 3 --seeds 1", seconds=600),
+    "labkit bench align": typed(
+        "labkit bench align --longest 128 --pairs 2 --ranks 4 --steps 2 --seeds 1", seconds=900
+    ),
     "labkit bench failures": typed(
         "labkit bench failures --pairs 1 --ftar-ranks 2 --ftar-mib 4 --checkpoint-mib 8 --checkpoint-repeats 3 "
         "--quorum-members 100 --quorum-replicas 3 --quorum-rounds 2 --stall-runs 1 --stall-steps 10",

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_gather
+from labkit.parallel.moving import Carrier, Moves, plan
 from labkit.parallel.refusals.agreement import gather_texts
 from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .config import NtpConfig
-from .moving import Carrier, Moves, plan
 from .replicas import Replicas, positions_of
 from .sync import NonuniformSync
 

@@ -22,11 +22,11 @@ from torch.autograd import Variable
 
 from labkit.collectives import all_reduce
 from labkit.parallel.data.buckets import plan as plan_buckets
+from labkit.parallel.moving import Carried, Carrier, Moves, plan
 from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
-from .moving import Carried, Carrier, Moves, plan
 from .replicas import Replicas, positions_of
 
 

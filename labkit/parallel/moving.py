@@ -1,8 +1,9 @@
 """Parts of tensors that change their ranks: from the layout that is to the layout that is wanted.
 
-Used twice. In every step gradients go from the compute layout to the sync layout and back, inside a replica. And when a
-rank is lost or returns, weights and optimizer state go to where the new layouts want them, inside a replica where that
-can be, else from another one.
+Used three times. With nonuniform tensor parallelism gradients go from the compute layout to the sync layout and back
+in every step, inside a replica. When a rank is lost or returns, weights and optimizer state go to where the new layouts
+want them, inside a replica where that can be, else from another one. And in alignment weights go from the layout that
+trains to the one that generates.
 """
 
 from __future__ import annotations
@@ -81,8 +82,10 @@ class Carrier:
             self._keep.append((self._index(here, kept), self._index(there, kept)))
             self._give.append({to: self._index(here, places) for to, places in m.sent.get(me, {}).items()})
             self._take.append({a: self._index(there, to[me]) for a, to in m.sent.items() if me in to})
-        self.partners_out = sorted({to for give in self._give for to in give})
-        self.partners_in = sorted({source for take in self._take for source in take})
+        # Each begins with the rank after it, so that not all send to the same one at a time.
+        self.partners_out = sorted({to for give in self._give for to in give}, key=lambda to: (to - me) % group.size)
+        sources = {source for take in self._take for source in take}
+        self.partners_in = sorted(sources, key=lambda source: (me - source) % group.size)
 
     def begin(self, parts: Sequence[Tensor]) -> Carried:
         """Begin to move `parts`, which this rank has. `Carried.wait()` returns those that it wanted: new tensors.
