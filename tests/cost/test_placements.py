@@ -23,6 +23,12 @@ def test_separate_readers_begin_with_the_first_chunk():
     assert found.busy == pytest.approx([18, 2, 2, 12])
 
 
+def test_a_reader_cannot_begin_before_a_chunk_is_written():
+    """Two ranks write until 3; the one that reads both chunks needs 10 s for each, and all wait for it."""
+    found = simulate_placement(Placement((0, 1), (2,)), [CHUNK] * 2, WorkSeconds(decode=1.0, read=1.0, train=0.5))
+    assert found.seconds == pytest.approx(3 + 20 + 5) and found.busy == pytest.approx([18, 18, 20])
+
+
 def test_a_rank_without_a_chunk_in_a_minibatch_waits():
     """Three chunks on two ranks: the second rank idles while the first trains on its second one."""
     found = simulate_placement(Placement((0, 1), (0, 1)), [CHUNK] * 3, SECONDS)
