@@ -74,7 +74,7 @@ class Reshard:
             want = [every if cut is None else cut.places(part[rank]).tolist() for rank in ranks]
             self._names.append(name)
             moves.append(plan(have, want, dim=dim))
-        self._carrier = Carrier(moves, group)
+        self._carrier = Carrier(moves, group, staggered=True)
 
     @property
     def received(self) -> int:

@@ -68,10 +68,11 @@ def plan(have: Sequence[Places], want: Sequence[Places], *, dim: int = 0, near: 
 class Carrier:
     """Carries out moves of several tensors at a time, for one rank: one message to and from each partner.
 
-    moves: of each tensor. All ranks of `group` make it alike, and call `begin` in the same order.
+    moves: of each tensor. All ranks of `group` make it alike, and call `begin` in the same order. staggered: each rank
+    begins with the one after it, so that not all send to the same one at a time; else all begin with rank 0.
     """
 
-    def __init__(self, moves: Sequence[Moves], group: Group) -> None:
+    def __init__(self, moves: Sequence[Moves], group: Group, staggered: bool = False) -> None:
         self.group, self.moves = group, list(moves)
         me = group.rank
         self._keep, self._give, self._take = [], list[dict[int, Tensor]](), list[dict[int, Tensor]]()
@@ -82,10 +83,10 @@ class Carrier:
             self._keep.append((self._index(here, kept), self._index(there, kept)))
             self._give.append({to: self._index(here, places) for to, places in m.sent.get(me, {}).items()})
             self._take.append({a: self._index(there, to[me]) for a, to in m.sent.items() if me in to})
-        # Each begins with the rank after it, so that not all send to the same one at a time.
-        self.partners_out = sorted({to for give in self._give for to in give}, key=lambda to: (to - me) % group.size)
-        sources = {source for take in self._take for source in take}
-        self.partners_in = sorted(sources, key=lambda source: (me - source) % group.size)
+        first = me if staggered else 0
+        sources, targets = ({rank for some in by for rank in some} for by in (self._take, self._give))
+        self.partners_out = sorted(targets, key=lambda to: (to - first) % group.size)
+        self.partners_in = sorted(sources, key=lambda source: (first - source) % group.size if staggered else source)
 
     def begin(self, parts: Sequence[Tensor]) -> Carried:
         """Begin to move `parts`, which this rank has. `Carried.wait()` returns those that it wanted: new tensors.

@@ -176,7 +176,7 @@ def test_the_stored_run_shows_what_the_text_says_of_it() -> None:
     recorded = dict(line.split() for line in shown("record").splitlines()[2:])
     assert recorded["pairs_of_a_plain_cut"] == "60"
     in_turn, planned = float(recorded["in_turn_against_map"]), float(recorded["planned_against_map"])
-    assert in_turn > 6 and 0.8 < planned < 1  # a plan saves a little more than the map; without one it is slow
+    assert in_turn > 6 and 0.9 < planned < 1  # a plan saves as much as the map; without one it is slow
     assert float(recorded["moved_share"]) == 1 - 3 / 4 and float(recorded["furthest_loss"]) < 1e-12
     behind, afterwards = (
         [float(line.split()[i].strip("%")) for line in shown("timed-run").splitlines()[3:]] for i in (3, 5)
