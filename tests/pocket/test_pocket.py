@@ -375,8 +375,8 @@ def test_checkpointing_keeps_the_input_alone_and_gives_the_same_gradients() -> N
 
 
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
-    others = ["checkpointing", "embedding", "experts", "ftar", "local_sgd", "one_f_one_b", "parameter_server"]
-    others += ["ring_attention", "tensor_parallel", "ulysses"]
+    others = ["checkpointing", "embedding", "experts", "fp8_linear", "ftar", "local_sgd", "loss_scaling"]
+    others += ["one_f_one_b", "parameter_server", "ring_attention", "tensor_parallel", "ulysses"]
     assert [path.stem for path in FILES] == sorted([*SAME, *others])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name
