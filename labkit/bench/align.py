@@ -11,10 +11,14 @@ rewards      PPO, GRPO and DPO with a known truth, over several seeds
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .ratios import save, table
+
+FILE = "labkit/data/runs/alignment.json"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,9 +28,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--longest", type=int, default=512, help="tokens of the long sequence (packing)")
     parser.add_argument("--pairs", type=int, default=5, help="runs of each way, in turn (packing)")
     parser.add_argument("--ranks", type=int, default=8, help="of the fleet, 4 or more (placements)")
-    parser.add_argument("--steps", type=int, default=40, help="of a run (rewards)")
+    parser.add_argument("--steps", type=int, default=30, help="of a run (rewards)")
     parser.add_argument("--seeds", type=int, default=5, help="of everything (rewards)")
     parser.add_argument("--json")
+    parser.add_argument("--out", metavar="FILE", help="write the runs of the rewards as JSON, as they are shipped")
     options = parser.parse_args(argv)
     parts = options.parts.split(",")
     for part in parts:
@@ -68,9 +73,19 @@ def placements(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def rewards(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Does it learn what was meant?"""
-    from .align_rewards import rewards
+    from .align_rewards import rewards, runs
+    from .large_batches import as_lines, provenance
 
-    rows = rewards(options.seeds, options.steps)
+    begin = time.process_time()
+    found = runs(options.seeds, options.steps)
+    rows = rewards(found)
+    if options.out:
+        how = provenance(options.seeds, time.process_time() - begin, "alignment")
+        how["command"] = (
+            f"labkit bench align --parts rewards --seeds {options.seeds} --steps {options.steps} --out {FILE}"
+        )
+        how["note"] = "Everything follows from the seed; another processor may round differently."
+        Path(options.out).write_text(as_lines({"provenance": how, "setting": {"steps": options.steps}, "runs": found}))
     print(
         f"\n{options.steps} steps, {options.seeds} seeds: the known truth, before and after\n{table(rows)}", flush=True
     )

@@ -70,15 +70,25 @@ def measured(way: str, seed: int, steps: int) -> Numbers:
     return numbers
 
 
-def rewards(seeds: int, steps: int) -> list[dict[str, Any]]:
+def runs(seeds: int, steps: int) -> list[dict[str, Any]]:
+    """A row for each way and seed."""
+    found = []
+    for way, (_, beta) in WAYS.items():
+        for seed in range(seeds):
+            numbers = {name: float(f"{x:.4g}") for name, x in measured(way, seed, steps).items()}
+            found.append({"way": way, "beta": beta, "seed": seed} | numbers)
+        print(f"{way}: {seeds} runs done", flush=True)
+    return found
+
+
+def rewards(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over the seeds; of the rise of the truth also its standard error."""
     rows = []
-    for way in WAYS:
-        found = [measured(way, seed, steps) for seed in range(seeds)]
-        print(f"{way}: {seeds} runs done", flush=True)
-        rise = [numbers["after"] - numbers["before"] for numbers in found]
+    for way in dict.fromkeys(run["way"] for run in found):
+        mine = [run for run in found if run["way"] == way]
+        rise = [run["after"] - run["before"] for run in mine]
         row: dict[str, Any] = {"": way}
         for name in ("before", "after", "reward before", "reward after", "KL"):
-            row[name] = mean(numbers[name] for numbers in found) if name in found[0] else ""
-        rows.append(row | {"rise": str(Estimate.of(rise)) if seeds > 1 else rise[0]})
+            row[name] = mean(run[name] for run in mine) if name in mine[0] else ""
+        rows.append(row | {"rise": str(Estimate.of(rise)) if len(mine) > 1 else rise[0]})
     return rows

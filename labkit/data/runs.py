@@ -208,6 +208,42 @@ def fleet_trial_rows(raw: dict[str, Any]) -> list[FleetTrial]:
     ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class AlignmentRun:
+    """before, after: mean known truth of responses, before training and after it. reward: of the reward model in the
+    first and in the last step, and the KL to the reference in the last one, in nats a response; None for DPO, which
+    generates nothing."""
+
+    way: str
+    beta: float
+    seed: int
+    before: float
+    after: float
+    reward_before: float | None = None
+    reward_after: float | None = None
+    kl: float | None = None
+
+
+@dataclass(frozen=True)
+class AlignmentRuns:
+    """The runs of chapter 16: PPO, GRPO and DPO on a task whose truth is known. steps: of each, of 32 responses."""
+
+    provenance: Provenance
+    steps: int
+    runs: list[AlignmentRun]
+
+    def of(self, way: str) -> list[AlignmentRun]:
+        return [run for run in self.runs if run.way == way]
+
+
+@cache
+def alignment(path: str | None = None) -> AlignmentRuns:
+    """The runs of chapter 16, from `labkit bench align --parts rewards`. path: another file of the same form."""
+    raw = json.loads((Path(path) if path else FOLDER / "alignment.json").read_text())
+    rows = [{name.replace(" ", "_").lower(): x for name, x in row.items()} for row in raw["runs"]]
+    return AlignmentRuns(Provenance(**raw["provenance"]), raw["setting"]["steps"], [AlignmentRun(**r) for r in rows])
+
+
 @cache
 def large_batches(path: str | None = None) -> LargeBatches:
     """The runs of chapter 7, from `labkit bench large-batches`. path: another file of the same form."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +22,7 @@ from labkit.align.fleet.fleet import Fleet
 from labkit.align.fleet.learning import learn
 from labkit.align.fleet.reading import logprobs, values
 from labkit.align.fleet.report import Report, report
-from labkit.align.ppo import policy_loss, value_loss
+from labkit.align.ppo import PolicyLoss, policy_loss, value_loss
 from labkit.align.rollout import Prompts, Sampling
 from labkit.align.shares import moments, whiten
 from labkit.collectives import all_reduce
@@ -46,8 +47,10 @@ class PPO:
         whole(epochs=self.epochs, minibatches=self.minibatches, chunk=self.chunk, budget=self.budget)
 
 
-def ppo_step(fleet: Fleet, prompts: Prompts, how: Sampling, ppo: PPO) -> Report:
-    """One step, called by every rank with the same prompts.
+def ppo_step(
+    fleet: Fleet, prompts: Prompts, how: Sampling, ppo: PPO, loss: Callable[..., PolicyLoss] = policy_loss
+) -> Report:
+    """One step, called by every rank with the same prompts. loss: of the policy, in the place of `policy_loss`.
 
     `collect` says what is sent and what is refused; then nothing is learned. Sent besides: the whitening's moments (an
     all-reduce of 24 bytes in the policy's pool), what `learn` sends, and 64 bytes for the report.
@@ -71,7 +74,7 @@ def ppo_step(fleet: Fleet, prompts: Prompts, how: Sampling, ppo: PPO) -> Report:
     def actor_loss(chunk: Chunk, rows: Rows, total: float) -> Tensor:
         old_bt, a_bt = (chunk.spread(x[chunk.number], rows) for x in (found.old_r, advantages_r))
         logprobs_bt = logprobs(fleet.models["policy"], rows.tokens_bt)
-        told = policy_loss(logprobs_bt, old_bt, a_bt, rows.mask_bt, total, ppo.clip)
+        told = loss(logprobs_bt, old_bt, a_bt, rows.mask_bt, total, ppo.clip)
         return torch.stack([told.loss, told.clipped])
 
     update = partial(learn, fleet, count=mail.count, epochs=ppo.epochs, minibatches=ppo.minibatches, budget=ppo.budget)

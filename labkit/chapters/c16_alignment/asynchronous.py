@@ -1,0 +1,112 @@
+"""Rollouts that nobody waits for: GRPO with a trainer and workers, over its timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+import labkit
+from labkit import Group, Kill, book
+from labkit.align.fleet import GRPO, Asynchronous, Learned, learn_asynchronously
+from labkit.align.task import Task, prompts
+from labkit.book.drawing.style import BLUE, GREEN, ORANGE, PURPLE, YELLOW
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import seconds_text
+from labkit.chapters.c16_alignment import learning
+from labkit.chapters.c16_alignment.fleets import Bar, work
+from labkit.chapters.c16_alignment.timelines import rows_of_bars
+from labkit.cost import WorkSeconds
+from labkit.models.threads import one_thread
+
+RANKS, UPDATES = 4, 4
+SECONDS = WorkSeconds(decode=2e-3, read=2e-5, train=1e-4)
+HOW = GRPO(responses=4, beta=0.1, epochs=1, minibatches=1)
+LOOKS = {
+    "generate": ("writes", BLUE, ""),
+    "policy": ("policy reads", GREEN, "x"),
+    "reference": ("reference reads", PURPLE, "."),
+    "reward": ("reward model reads", YELLOW, "\\"),
+    "train policy": ("policy learns", ORANGE, "/"),
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of rank 0: ages of the responses by update, who wrote each chunk, who was lost, rewards and clipped shares."""
+
+    ages: tuple[int, ...]
+    made_by: tuple[tuple[int, ...], ...]
+    lost: dict[int, str]
+    rewards: tuple[float, ...]
+
+
+def asked(update: int) -> Any:
+    """Six prompts for each update."""
+    return prompts(6, 500 + update)
+
+
+def told(learned: Learned) -> Told:
+    return Told(tuple(learned.ages), tuple(map(tuple, learned.made_by)), dict(learned.lost),
+                tuple(r.reward for r in learned.reports))  # fmt: skip
+
+
+def learn(group: Group, task: Task, staleness: int) -> Told:
+    """The loop of the chapter's cell, for runs that stand beside it."""
+    with one_thread():
+        plan = Asynchronous(UPDATES, staleness)
+        return told(learn_asynchronously(group, task.make, asked, learning.how(0), HOW, plan, seconds=SECONDS))
+
+
+def go(fn: Any, task: Task, staleness: int, kill: int, ranks: int = RANKS) -> labkit.Run:
+    """A run in which rank `kill` dies while it writes for the second time; nobody where `kill` is 0."""
+    faults = [Kill(kill, at="generate", nth=2)] if kill else []
+    return labkit.launch(fn, ranks, task, staleness, faults=faults, clock="virtual", transport="local",
+                         on_failure="continue" if kill else "raise")  # fmt: skip
+
+
+def bars(run: Any) -> list[list[Bar]]:
+    """By rank: phases in seconds."""
+    return work(run.trace, [*LOOKS])
+
+
+def worked(run: Any) -> float:
+    """The part of all ranks' time in which they work."""
+    rows = bars(run)
+    end = max(bar[2] for row in rows for bar in row)
+    return sum(b - a for row in rows for _, a, b in row) / (len(rows) * end)
+
+
+def seconds(run: Any) -> float:
+    return max(bar[2] for row in bars(run) for bar in row)
+
+
+def stale_said(run: Any) -> str:
+    one: Told = run.results[0]
+    lost = "".join(f" Rank {rank} was lost, and the others wrote what it owed." for rank in one.lost)
+    return (
+        f"{len(one.ages)} updates took **{seconds_text(seconds(run))}**, and the ranks worked {worked(run):.0%} of it. "
+        f"The responses of the updates were {_listed(one.ages)} versions old.{lost}"
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def stale(run: Any) -> book.Figure:
+    """Who writes and who learns, over time."""
+    one: Told = run.results[0]
+    said = stale_said(run).replace("**", "")
+    rows: list[Row] = [
+        {"update": n, "versions old": age, "chunks written by ranks": ", ".join(map(str, by)), "mean reward": reward}
+        for n, (age, by, reward) in enumerate(zip(one.ages, one.made_by, one.rewards, strict=True))
+    ]
+    svg = rows_of_bars(bars(run), seconds(run), said, looks=LOOKS, title="Writing and learning")
+    return book.Figure("Writing and learning", "emulated", said, rows, svg)
+
+
+def mean_reward(run: Any) -> float:
+    return mean(run.results[0].rewards)

@@ -1,0 +1,279 @@
+"""What chapter 16 trains: the task with a known truth, and what is seen of it, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, pstdev
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import labkit
+from labkit import Group, book
+from labkit.align import PolicyLoss, masked_sums, token_logprobs
+from labkit.align.batching import padded
+from labkit.align.fleet import PPO, Fleet, Report, ppo_step
+from labkit.align.rollout import Sampling
+from labkit.align.task import END, PROMPT, ROOM, Task, accuracy, mean_truth, prepared, prompts, truth
+from labkit.align.task.reward_model import rewards_of_pairs
+from labkit.book.drawing.tables import Row
+from labkit.cost import Estimate
+from labkit.data.runs import AlignmentRun, alignment
+from labkit.models.threads import one_thread
+from labkit.wire.errors import RefusedError
+
+RATES = {"policy": 1e-3, "critic": 2e-3}  # of Adam
+BATCH = 16  # prompts of a step
+STEPS = 8  # that a panel takes
+
+
+def _prepare(group: Group, seed: int) -> Task:
+    return prepared(seed)
+
+
+def prepare(seed: int) -> labkit.Job:
+    """Begin with `prepared` on a rank of its own, which nobody has to wait for until the models are needed."""
+    return labkit.start(_prepare, 1, seed, transport="local")
+
+
+def how(step: int) -> Sampling:
+    """At most `ROOM` bytes, a sentence at most; other draws in each step."""
+    return Sampling(ROOM, END, seed=step)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of a step, on one rank: the mean reward, the KL in nats, and the truth of each response of this rank."""
+
+    reward: float
+    kl: float
+    clipped: float
+    truths: tuple[float, ...]
+
+
+def seen(report: Report) -> Seen:
+    return Seen(report.reward, report.kl, report.clipped, tuple(truth(s.tokens, ROOM) for s in report.samples))
+
+
+def truths(results: Sequence[Sequence[Seen]]) -> list[float]:
+    """The mean truth of all ranks' responses, by step."""
+    return [mean(t for one in step for t in one.truths) for step in zip(*results, strict=True)]
+
+
+def with_loss(clipped_loss: Callable[..., Tensor]) -> Callable[..., PolicyLoss]:
+    """The reader's loss as `ppo_step` takes one. What it tells beside it is not known, so it is 0."""
+
+    def loss(logprobs_bt: Tensor, old_bt: Tensor, a_bt: Tensor, mask_bt: Tensor, tokens: float, clip: float) -> Any:
+        nothing = torch.zeros(())
+        return PolicyLoss(clipped_loss(logprobs_bt, old_bt, a_bt, mask_bt, tokens, clip), nothing, nothing)
+
+    return loss
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Of the responses that were judged, before any PPO: mean reward, mean truth, and the deviation of the truth. The
+    reward model is scaled so that the deviation of its rewards is 1."""
+
+    reward: float
+    truth: float
+    deviation: float
+
+    @classmethod
+    def of(cls, task: Task) -> Beginning:
+        with torch.no_grad(), one_thread():
+            rewards_p2 = rewards_of_pairs(task.rewards, task.pairs)
+        found = [truth(answer, ROOM) for pair in task.pairs for answer in (pair.chosen, pair.rejected)]
+        return cls(float(rewards_p2.mean()), mean(found), pstdev(found))
+
+    def rewards(self, run: Any) -> list[float]:
+        """By step, in standard deviations above the beginning."""
+        return [step.reward - self.reward for step in run.results[0]]
+
+    def truths(self, run: Any) -> list[float]:
+        """By step, in standard deviations above the beginning."""
+        return [(t - self.truth) / self.deviation for t in truths(run.results)]
+
+
+def learned_said(run: Any, begin: Beginning) -> str:
+    """Rewards, the truth and the KL in the end."""
+    reward, true = (mean(line[-3:]) for line in (begin.rewards(run), begin.truths(run)))
+    kl = run.results[0][-1].kl
+    return (
+        f"In the last three steps the reward is **{reward:+.2f}** standard deviations above the beginning, and the "
+        f"truth **{true:+.2f}**. A response is {kl:.1f} nats away from the reference."
+    )
+
+
+def learned(run: Any, begin: Beginning) -> book.Figure:
+    """What the reward model says, and what is true, step by step."""
+    lines = {"reward": begin.rewards(run), "truth": begin.truths(run)}
+    return book.lines(lines, x="step", y="standard deviations above the beginning", badge="measured",
+                      title="What the reward model says, and what is true",
+                      sentence=learned_said(run, begin).replace("**", ""))  # fmt: skip
+
+
+def same_everywhere(runs: Sequence[Any]) -> bool:
+    """Whether runs on other numbers of ranks have had the same rewards and the same truth, to six digits."""
+    found = [[*(step.reward for step in run.results[0]), *truths(run.results)] for run in runs]
+    return all(abs(a - b) <= 1e-6 * abs(b) + 1e-9 for one in found for a, b in zip(one, found[0], strict=True))
+
+
+# Pairs, and a model that learned from them ---------------------------------------------------------------------------
+
+
+def judged(task: Task, count: int = 4) -> book.Table:
+    """Some pairs as they were judged: both responses, the truth, and what the reward model says."""
+    found = task.pairs[:count]
+    with torch.no_grad(), one_thread():
+        rewards_p2 = rewards_of_pairs(task.rewards, found).tolist()
+    rows: list[Row] = []
+    for pair, (chosen, rejected) in zip(found, rewards_p2, strict=True):
+        for what, answer, reward in (("chosen", pair.chosen, chosen), ("rejected", pair.rejected, rejected)):
+            rows.append({"prompt": _shown(pair.prompt), "response": _shown(answer), "": what,
+                         "truth": f"{truth(answer, ROOM):.2f}", "reward": f"{reward:+.2f}"})  # fmt: skip
+    return book.Table(rows, caption="Pairs of responses, as they were judged")
+
+
+def _shown(tokens: Sequence[int]) -> str:
+    return bytes(tokens).decode("ascii").replace("\n", "\u21b5")
+
+
+@dataclass(frozen=True)
+class Judges:
+    """Shares of the pairs: in which the chosen response is truly better (people), has the higher reward (chosen), and
+    in which the truly better one has (truth). pairs: new ones that the model has not learned from, without ties."""
+
+    pairs: int
+    people: float
+    chosen: float
+    truth: float
+
+
+def judges(task: Task, fresh: Sequence[Any]) -> Judges:
+    """How often people and the reward model are right, on pairs that it did not learn from."""
+    fresh = [p for p in fresh if truth(p.chosen, ROOM) != truth(p.rejected, ROOM)]
+    with torch.no_grad(), one_thread():
+        rewards_p2 = rewards_of_pairs(task.rewards, fresh)
+    higher = (rewards_p2[:, 0] > rewards_p2[:, 1]).tolist()
+    better = [truth(p.chosen, ROOM) > truth(p.rejected, ROOM) for p in fresh]
+    return Judges(len(fresh), mean(better), accuracy(task.rewards, fresh),
+                  mean(a == b for a, b in zip(higher, better, strict=True)))  # fmt: skip
+
+
+# What breaks a step -----------------------------------------------------------------------------------------------
+
+
+def refused(fleet: Fleet) -> tuple[str, bool]:
+    """Try a step: what it was refused for, and whether the policy is as it was."""
+    before = [p.detach().clone() for p in fleet.models["policy"].parameters()]
+    try:
+        ppo_step(fleet, prompts(8, 0), how(0), PPO(chunk=4))
+        said = "the step was taken"
+    except RefusedError as error:
+        said = f"{error}"
+    return said, all(torch.equal(a, b) for a, b in zip(before, fleet.models["policy"].parameters(), strict=True))
+
+
+def refusals(run: Any) -> book.Table:
+    """What each rank said, and what became of its weights."""
+    rows: list[Row] = [
+        {"rank": rank, "said": said, "policy": "as it was" if same else "changed"}
+        for rank, (said, same) in enumerate(run.results)
+    ]
+    return book.Table(rows, caption="A step with a reward model that returns NaN")
+
+
+# PPO's loss, and DPO ------------------------------------------------------------------------------------------------
+
+
+def clip_curve(clipped_loss: Callable[..., Tensor], clip: float = 0.2) -> book.Figure:
+    """What the reader's loss gives for one token, by its ratio, for a good and for a bad advantage."""
+    lines = {}
+    for name, advantage in (("advantage +1", 1.0), ("advantage -1", -1.0)):
+        points = []
+        for n in range(25, 176, 5):
+            ratio, one = n / 100, torch.ones(1)
+            loss = clipped_loss(torch.log(ratio * one), torch.zeros(1), advantage * one, one > 0, 1, clip)
+            points.append((ratio, -float(loss)))
+        lines[name] = points
+    flat = {name: [x for (x, a), (_, b) in pairwise(line) if abs(a - b) < 1e-6] for name, line in lines.items()}
+    good, bad = flat.values()
+    said = (
+        f"With a good advantage the objective rises with the ratio up to {good[0]:g}, and is flat above it. With a bad "
+        f"one it is flat below {bad[-1] + 0.05:g}, and falls above it."
+        if good and bad else "The objective is flat nowhere, so nothing stops a token from going too far."
+    )  # fmt: skip
+    return book.lines(lines, x="ratio of the probabilities, now over before", y="what is to become larger",
+                      title="PPO's objective for one token", badge="simulated", sentence=said)  # fmt: skip
+
+
+DPO_STEPS, PAIRS = 24, 32  # steps, and pairs in each of them on all ranks together
+
+
+def pairs_of(task: Task, group: Group) -> Iterator[tuple[Tensor, Tensor]]:
+    """Step by step this rank's pairs: tokens (2 p, t) with the chosen responses first, and which of them are judged."""
+    for step in range(DPO_STEPS):
+        mine = task.pairs[step * PAIRS + group.rank : (step + 1) * PAIRS : group.size]
+        rows = [torch.tensor(p.prompt + answer) for which in ("chosen", "rejected") for p in mine
+                for answer in (getattr(p, which),)]  # fmt: skip
+        tokens_bt, mask_bt = padded(rows)
+        mask_bt[:, :PROMPT] = False
+        yield tokens_bt, mask_bt
+
+
+def both(model: nn.Module, tokens_bt: Tensor, mask_bt: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the chosen and of the rejected responses, (p,) each."""
+    sums_b = masked_sums(token_logprobs(model(tokens_bt), tokens_bt), mask_bt)
+    chosen_p, rejected_p = sums_b.chunk(2)
+    return chosen_p, rejected_p
+
+
+def truth_of(policy: Any, seed: int) -> float:
+    """The mean truth of 128 new responses."""
+    with one_thread():
+        return mean_truth(policy, seed=seed)
+
+
+# Many runs, recorded -------------------------------------------------------------------------------------------------
+
+
+def recorded() -> book.Table:
+    """How the truth and the reward model's opinion have moved in recorded runs, by method."""
+    kept = alignment()
+    rows: list[Row] = []
+    for way in dict.fromkeys(run.way for run in kept.runs):
+        runs = kept.of(way)
+        rose, kl = [_rise(run) for run in runs if run.kl is not None], [run.kl for run in runs if run.kl is not None]
+        rows.append({
+            "": way, "runs": len(runs), "KL (nats)": f"{mean(kl):.1f}" if kl else "-",
+            "truth, at first": f"{mean(run.before for run in runs):.3f}",
+            "its rise": str(Estimate.of([run.after - run.before for run in runs])),
+            "rise of the reward": str(Estimate.of(rose)) if rose else "-",
+        })  # fmt: skip
+    return book.Table(rows, caption=f"{kept.steps} steps, means over seeds and their standard errors [recorded]")
+
+
+def _rise(run: AlignmentRun) -> float:
+    """Of the reward, from the first step to the last."""
+    assert run.reward_after is not None and run.reward_before is not None
+    return run.reward_after - run.reward_before
+
+
+def rises(way: str) -> float:
+    """The mean rise of the truth."""
+    return mean(run.after - run.before for run in alignment().of(way))
+
+
+def hacked() -> dict[str, float]:
+    """Of the recorded runs without a KL penalty: how many there are, in how many the reward rose and the truth fell,
+    and the mean rises of both."""
+    runs = alignment().of("PPO, no KL")
+    rose, truer = [_rise(run) for run in runs], [run.after - run.before for run in runs]
+    return {
+        "runs": len(runs), "hacked": sum(a > 0 > b for a, b in zip(rose, truer, strict=True)),
+        "reward": mean(rose), "truth": mean(truer),
+    }  # fmt: skip
