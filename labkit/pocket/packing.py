@@ -71,8 +71,8 @@ def token_weighted_gradients(model: nn.Module, sequences: Sequence[Tensor], room
     mask_btt = attention_mask(documents_bt)
 
     def core(qkv_btn: Tensor, heads: int, groups: int, dropout: float, rotary: bool) -> Tensor:
-        """What every layer of the model attends with; by the positions it turns keys, where they are rotary."""
-        return attend(qkv_btn, heads, groups, dropout, rotary, positions_bt, mask_btt)
+        """What each layer attends with. Rotary positions need no new start: they only say how far apart two tokens are."""
+        return attend(qkv_btn, heads, groups, dropout, rotary, mask_btt=mask_btt)
 
     logprobs_btv = model(tokens_bt, positions_bt, core).log_softmax(-1)
     logprobs_bt = logprobs_btv[:, :-1].gather(-1, tokens_bt[:, 1:, None])[..., 0]

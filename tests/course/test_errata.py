@@ -189,7 +189,9 @@ def test_lines_on_alignment_and_on_formats_are_about_what_the_source_says():
     generated = cost.kv_cache_bytes(80, 8, 128, 1024, 256) / 1e9
     assert f"{generated:.1f}" == LINES["prompts-in-the-cache"].says
     parts = [cost.time_weighted_mfu([(0.6, 0), (0.4, mfu)]) for mfu in (0.40, 0.55)]
-    assert 0.15 < parts[0] < parts[1] < 0.25 and LINES["part-of-the-time"].claim().found == pytest.approx(100 * parts[1])
+    assert parts == [pytest.approx(0.16), pytest.approx(0.22)] and "makes 16 to 22 %" in LINES["part-of-the-time"].what
+    assert 0.15 < min(parts) < max(parts) < 0.25, "as its table says"
+    assert LINES["part-of-the-time"].claim().found == pytest.approx(100 * parts[1])
     assert 10 < LINES["fixed-lengths"].claim().found < 50, "its own variance"
     used = [
         cost.fleet_utilization(60, 40, 1000, cost.separate_seconds(60, 40, generators, 1000 - generators, False))

@@ -169,6 +169,16 @@ def test_the_loss_of_dpo_is_that_of_the_full_one() -> None:
     assert dpo.dpo_loss(four[0], four[1], four[0], four[1]).allclose(torch.tensor(2.0).log())
 
 
+def test_log_probabilities_of_responses_are_those_of_the_full_one() -> None:
+    """By themselves: in the loss whatever were added of the prompt would cancel."""
+    policy, some = make("policy"), [(prompt, response) for prompt, response, _ in PAIRS]
+    tokens_bt, mask_bt = batching.padded([torch.tensor([*prompt, *response]) for prompt, response in some])
+    for mask_t, (prompt, _) in zip(mask_bt, some, strict=True):
+        mask_t[: len(prompt)] = False
+    expected_b = align.masked_sums(align.token_logprobs(policy(tokens_bt), tokens_bt), mask_bt)
+    torch.testing.assert_close(dpo.sequence_logprobs(policy, some), expected_b)
+
+
 def drawn(seed: int, count: int, room: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, room + 1, (count,), generator=generator).tolist()
