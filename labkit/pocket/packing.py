@@ -71,7 +71,7 @@ def token_weighted_gradients(model: nn.Module, sequences: Sequence[Tensor], room
     mask_btt = attention_mask(documents_bt)
 
     def core(qkv_btn: Tensor, heads: int, groups: int, dropout: float, rotary: bool) -> Tensor:
-        """What each layer attends with. Rotary positions need no new start: they only say how far apart two tokens are."""
+        """What each layer attends with. Rotary positions need no new start: what counts there is a distance."""
         return attend(qkv_btn, heads, groups, dropout, rotary, mask_btt=mask_btt)
 
     logprobs_btv = model(tokens_bt, positions_bt, core).log_softmax(-1)
