@@ -150,8 +150,8 @@ def test_rewards_advantages_and_whitening_are_those_of_the_full_one() -> None:
     torch.testing.assert_close(rewards_bt, align.token_rewards(scores_b, old_bt, reference_bt, mask_bt, ppo.BETA))
     advantages_bt, _ = align.generalized_advantages(rewards_bt, values_bt, mask_bt, ppo.GAMMA, ppo.LAMBDA)
     torch.testing.assert_close(ppo.gae(rewards_bt, values_bt, mask_bt), advantages_bt)
-    (whitened_bt,) = labkit.launch(lambda group: ppo.whiten(advantages_bt, mask_bt, group), 1).results
-    torch.testing.assert_close(whitened_bt, align.whiten(advantages_bt, mask_bt, align.moments(advantages_bt, mask_bt)))
+    (whitened_bt,) = labkit.launch(lambda group: ppo.whiten(values_bt, mask_bt, group), 1).results
+    torch.testing.assert_close(whitened_bt, align.whiten(values_bt, mask_bt, align.moments(values_bt, mask_bt)))
 
 
 def test_the_usual_numbers_are_those_of_the_full_one() -> None:
