@@ -1,5 +1,6 @@
 """What chapter 14 shows: counts that are those of the cast, sentences that are those of the run, and two drawings."""
 
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -221,14 +222,13 @@ def test_the_panels_run_and_say_what_they_saw():
     def way(group, way="32 bits", numbers=1024):
         return wires.off(wires.in_thirty_two_bits(wires.gradient(group, numbers), group), group)
 
-    bench = panels.few_bits(in_few_bits)
-    assert "become 0" in bench.text
-    before = bench.text
-    bench.set(power=14)
-    assert bench.text != before and bench.settings["power"] == 14
-    assert "Each rank sent" in panels.on_the_wire(way).text
-    for one in (bench,):
-        one.close()
+    with closing(panels.few_bits(in_few_bits)) as bench:
+        assert "become 0" in bench.text
+        before = bench.text
+        bench.set(power=14)
+        assert bench.text != before and bench.settings["power"] == 14
+    with closing(panels.on_the_wire(way)) as bench:
+        assert "Each rank sent" in bench.text
 
 
 def test_two_formats_are_shown_one_by_one():
