@@ -182,6 +182,24 @@ def test_what_other_numbers_of_a_source_give_is_not_called_right():
     assert marks == set(pictures.COMES.values()), "told as they are shown"
 
 
+def test_lines_on_alignment_and_on_formats_are_about_what_the_source_says():
+    near, far = (cost.textbook.decades_apart(name, "E4M3") for name in ("FP16", "BF16"))
+    assert 4 < near < 5 < far and cost.textbook.decades_apart("FP16", "E5M2") < 1, "with E5M2 not even FP16 fits"
+    assert cost.textbook.FORMATS["BF16"][0] == cost.textbook.FORMATS["FP32"][0]
+    generated = cost.kv_cache_bytes(80, 8, 128, 1024, 256) / 1e9
+    assert f"{generated:.1f}" == LINES["prompts-in-the-cache"].says
+    parts = [cost.time_weighted_mfu([(0.6, 0), (0.4, mfu)]) for mfu in (0.40, 0.55)]
+    assert parts == [pytest.approx(0.16), pytest.approx(0.22)] and "makes 16 to 22 %" in LINES["part-of-the-time"].what
+    assert 0.15 < min(parts) < max(parts) < 0.25, "as its table says"
+    assert LINES["part-of-the-time"].claim().found == pytest.approx(100 * parts[1])
+    assert 10 < LINES["fixed-lengths"].claim().found < 50, "its own variance"
+    used = [
+        cost.fleet_utilization(60, 40, 1000, cost.separate_seconds(60, 40, generators, 1000 - generators, False))
+        for generators in range(1, 1000)
+    ]
+    assert LINES["pools-that-wait"].claim().found == pytest.approx(100 * max(used), rel=1e-4)
+
+
 def test_two_times_of_one_sentence_have_one_label():
     against = {"seventy-times", "superlinear", "bound-without-rate", "each-microbatch"}
     assert {id for id, line in LINES.items() if line.comes == "then"} == against
@@ -515,7 +533,7 @@ def test_the_pairs_of_pages_are_those_of_the_list_and_the_sum_of_their_question_
     fine = " ".join(choice.text for choice in question.choices if not choice.right)
     assert f"is {100 * cost.bubble_fraction(8, 32):.1f} %" in fine and "leaves 1.75 GB" in fine
     (text,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "two-pages-text"]
-    assert "Ten findings" in text and sum(e.caught[0] == "page" for e in LINES.values() if e.caught) == 10
+    assert "Eleven findings" in text and sum(e.caught[0] == "page" for e in LINES.values() if e.caught) == 11
 
 
 def test_what_the_page_says_of_its_sliders_is_what_they_say():
