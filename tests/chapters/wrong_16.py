@@ -1,8 +1,12 @@
 """Wrong versions of what chapter 16 asks its reader to write: words of the sentence that must reject each."""
 
 
+GROW = """cache.keys = torch.cat([cache.keys, k_gk[None]])
+    cache.values = torch.cat([cache.values, v_gk[None]])"""
+
+
 def attend(
-    grow: str = "cache.keys = torch.cat([cache.keys, k_gk[None]])\n    cache.values = torch.cat([cache.values, v_gk[None]])",
+    grow: str = GROW,
     spread: str = "x.repeat_interleave(n, dim=1)",
     scores: str = 'torch.einsum("hk,thk->ht", q_hk, keys) / q_hk.shape[1] ** 0.5',
     end: str = 'return torch.einsum("ht,thk->hk", scores.softmax(dim=1), values)',
@@ -77,7 +81,7 @@ def pack(lengths, room):
 
 WRONG = {
     "attend_next": {
-        attend(grow="pass"): "newest token",
+        attend(grow="pass"): "nothing was read",
         attend(grow="cache.keys, cache.values = k_gk[None], v_gk[None]"): "the newest token alone",
         attend(scores='torch.einsum("hk,thk->ht", q_hk, keys)'): "square root of k",
         attend(scores='torch.einsum("hk,thk->ht", q_hk, keys) / q_hk.shape[1]'): "in place of its square root",
@@ -113,7 +117,7 @@ WRONG = {
     },
     "pack": {
         packed(order="range(len(lengths))"): "Take the longest first",
-        packed(fits="< room"): "first-fit decreasing gives",
+        packed(fits="< room"): "a row of its own",
         packed(fits="<= room + 1"): "more than there is room for",
         packed(rows="rows[::-1]"): "*first* row",
         packed(rows="rows[-1:]"): "*first* row",

@@ -269,11 +269,12 @@ def rises(way: str) -> float:
 
 
 def hacked() -> dict[str, float]:
-    """Of the recorded runs without a KL penalty: how many there are, in how many the reward rose and the truth fell,
-    and the mean rises of both."""
-    runs = alignment().of("PPO, no KL")
-    rose, truer = [_rise(run) for run in runs], [run.after - run.before for run in runs]
+    """Of the recorded runs without a KL penalty: how many there are, in how many the reward rose and the truth fell, the
+    mean rise of the reward, and how far the last responses are from the reference, without a penalty and with 0.05."""
+    free, held = alignment().of("PPO, no KL"), alignment().of("PPO, beta 0.05")
+    rose, truer = [_rise(run) for run in free], [run.after - run.before for run in free]
+    far, near = (mean(run.kl for run in runs if run.kl is not None) for runs in (free, held))
     return {
-        "runs": len(runs), "hacked": sum(a > 0 > b for a, b in zip(rose, truer, strict=True)),
-        "reward": mean(rose), "truth": mean(truer),
+        "runs": len(free), "hacked": sum(a > 0 > b for a, b in zip(rose, truer, strict=True)), "reward": mean(rose),
+        "begin": mean(run.before for run in free), "far": far, "near": near,
     }  # fmt: skip

@@ -82,6 +82,8 @@ def _about(got: Tensor, q_thk: Tensor, k_tgk: Tensor, v_tgk: Tensor, t: int) -> 
         return "the output has everything but the newest token. It reads its own key and value too: put them in first."
     if t and like(_attended(q, k[-1:], v[-1:])):
         return "the output has the newest token alone. Read all keys and values that the cache has."
+    if not got.isfinite().all() or (not t and not float(got.abs().sum())):
+        return "nothing was read: the cache is empty at the first token, until the new key and value are in it."
     if like(_attended(q, k, v, 1.0)):
         return "the output is that of scores which nobody has divided by the square root of k, the width of a head."
     if like(_attended(q, k, v, WIDE)):
@@ -96,7 +98,7 @@ def _about(got: Tensor, q_thk: Tensor, k_tgk: Tensor, v_tgk: Tensor, t: int) -> 
 
 @you_write(every_token_reads_those_before_it)
 def attend_next(q_hk: Tensor, k_gk: Tensor, v_gk: Tensor, cache: Cache) -> Tensor:
-    """Attention of the newest token over itself and all earlier ones, (h, k); the cache grows by one token."""
+    """What the newest token reads, (h, k); the cache grows by this token."""
     cache.keys = torch.cat([cache.keys, k_gk[None]])
     cache.values = torch.cat([cache.values, v_gk[None]])
     heads_each = len(q_hk) // len(k_gk)
@@ -217,7 +219,7 @@ def _why(shares: Sequence[float], given: Sequence[Tokens], total: int) -> str:
 def clipped_loss(
     logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, total: float, clip: float
 ) -> Tensor:  # fmt: skip
-    """This rank's share of PPO's loss: minus the clipped objective, over the tokens of all ranks."""
+    """This rank's share of PPO's loss over the tokens of all ranks."""
     ratios = (logprobs - old).exp()
     near = ratios.clamp(1 - clip, 1 + clip)
     objective = torch.minimum(ratios * advantages, near * advantages)
@@ -290,7 +292,7 @@ def _why_not(got: float, x: Tensor) -> str:
 def dpo_loss(
     chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, beta: float
 ) -> Tensor:  # fmt: skip
-    """The mean over pairs of -log sigmoid(beta * how much further the chosen one has moved than the rejected)."""
+    """The mean of DPO's loss over pairs, from log-probabilities of whole responses."""
     margins = (chosen - ref_chosen) - (rejected - ref_rejected)
     return -F.logsigmoid(beta * margins).mean()
 
@@ -361,8 +363,8 @@ def _first_fit(lengths: Sequence[int], room: int, decreasing: bool) -> list[list
 
 @you_write(long_ones_come_first)
 def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Rows of indices, by first-fit decreasing: the longest first, each into the first row that has room."""
-    rows: list[list[int]] = []
+    """Rows of indices: the longest first, each into the first row with room."""
+    rows = []  # type: ignore[var-annotated]
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         for row in rows:
             if sum(lengths[j] for j in row) + lengths[i] <= room:
