@@ -87,6 +87,16 @@ def test_a_chapter_keeps_to_the_budgets_of_its_form(chapter):
     assert 2 <= told.count("chapter.check(") <= most and told.count("chapter.predict(") <= 3
 
 
+@pytest.mark.parametrize("chapter", [*WRITTEN, *load().appendices], ids=lambda chapter: chapter.name)
+def test_what_a_reader_operates_stands_in_a_cell_that_is_seen(chapter):
+    """JupyterLab's arrow keys pass over a cell whose source is hidden, so a panel in it is not reached by them."""
+    panel = r"book\.(?:workbench|explorer|replay|play|case)|panels\.\w+|chapter\.(?:check|predict|quiz)"
+    operated = rf"^(?:\w+ = |display\()?(?:{panel})\("
+    folded = [c for c in cells(chapter) if c["metadata"].get("jupyter", {}).get("source_hidden") and c["id"] != "setup"]
+    found = [c["id"] for c in folded if re.search(operated, "".join(c["source"]), flags=re.MULTILINE)]
+    assert found == []
+
+
 def test_what_a_reader_is_told_is_short():
     for chapter in load().chapters:
         for text in [chapter.able, chapter.builds_on, *(objective.text for objective in chapter.objectives)]:
