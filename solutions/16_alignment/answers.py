@@ -51,12 +51,13 @@ def _advantages(mine: dict[str, Any], mistake: str) -> Tensor:
     for own in prompts.unique():
         place = prompts == own
         group = rewards if mistake == "batch" else rewards[place]
-        if mistake != "equals" and group.max() == group.min():
+        equal = bool(group.max() == group.min())
+        if len(group) == 1 or equal and mistake != "equals":
             continue
         apart = rewards[place] - group.mean()
-        if len(group) > 1 and mistake != "unscaled":
-            apart = apart / group.std(unbiased=mistake != "population")
-        found[place] = apart.nan_to_num(0.0)
+        if mistake != "unscaled":
+            apart = apart / (group.std(unbiased=mistake != "population") + 1e-8 * equal)
+        found[place] = apart
     return found
 
 
@@ -75,17 +76,16 @@ def _losses(mine: dict[str, Any], a_r: Tensor, logits: Tensor, clip: float, beta
 
 def dealt(prompts: list[Tensor], n: int, chunk: int, mistake: str = "") -> Tensor:
     """The rank that writes the response to each prompt, if rank 0 deals out chunks to ranks 1 to n - 1."""
-    clock, last, count, read = ([0] * n for _ in range(4))
+    clock, last, read = ([0] * n for _ in range(3))
     who: list[int] = []
     for number, begin in enumerate(range(0, len(prompts), chunk)):
         asked = prompts[begin : begin + chunk]
-        key = {"chunks": count, "prompts": read, "last": last, "latest": [-c for c in clock]}.get(mistake, clock)
+        key = {"prompts": read, "last": last, "latest": [-c for c in clock]}.get(mistake, clock)
         free = range(n - 1, 0, -1) if mistake == "high" else range(1, n)
         rank = 1 + number % (n - 1) if mistake == "turns" or number < n - 1 else min(free, key=key.__getitem__)
         steps, *responses = write(asked)
         clock[rank] += sum(map(len, responses)) if mistake == "tokens" else int(steps)
         last[rank] = int(steps)
-        count[rank] += 1
         read[rank] += sum(map(len, asked))
         who += [rank] * len(asked)
     return torch.tensor(who, dtype=torch.int64)

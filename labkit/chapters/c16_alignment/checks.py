@@ -69,7 +69,7 @@ def batches(draw: Draw, groups: Sequence[Sequence[int]]) -> tuple[list[Batch], T
         lengths = [1 + (3 * i + rank) % 5 + 3 * rank for i in range(len(prompts))]
         tokens = [draw(r).long() % SYMBOLS for r in lengths]
         rewards = draw(len(prompts)) / 2
-        rewards[[p == number - 1 for p in prompts]] = 0.7  # in float32 the mean of three is another number
+        rewards[[p == number - 1 for p in prompts]] = 1.7  # in float32 the mean of three of these is another number
         found.append({
             "tokens": tokens, "prompts": torch.tensor(prompts, dtype=torch.int64), "rewards": rewards,
             "old": [log_probabilities(old, x) for x in tokens],
@@ -97,8 +97,8 @@ def expect_update(
         for mistake, why in UPDATE_SLIPS.items()
     }
     equals = answers.updated(told, logits, clip, beta, "equals")
-    why = "in a group whose rewards are all equal the mean is rounded, and what is left of it was divided by a "\
-          "standard deviation that is nearly 0. Such a group has advantages of 0."  # fmt: skip
+    why = "in a group whose rewards are all equal, what rounding left of reward - mean was divided by a tiny number. "\
+          "Such a group has advantages of 0, exactly."  # fmt: skip
     student.expect_results(run, right, slips | {f"{ranks(n)}: {why}": equals}, within=1e-5)
 
 

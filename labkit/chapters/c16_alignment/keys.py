@@ -175,10 +175,10 @@ def longest_context(F: int, W: float, n: int, G: int) -> Number:
     right = 2 * WEIGHTS / (4 * LAYERS * (b * KV_WIDTH - WIDTH))
     slips = [
         (2 * WEIGHTS / (4 * LAYERS * b * KV_WIDTH), "You left out the operations of attention."),
-        (WEIGHTS / (4 * LAYERS * (b * KV_WIDTH - WIDTH)), "A weight stands for 2 operations."),
         (2 * right, "A token of the context has keys *and* values, of 2 bytes each number."),
-        (right / 2, "A token of the context has 2 (keys and values) times 2 bytes for each layer and number."),
-    ]
+        (right / 2, "A weight stands for 2 operations, and a token of the context has 2 times 2 bytes for each layer "
+         "and number: keys and values, of 16 bits."),
+    ]  # fmt: skip
     return Number.of(right, "", slips)
 
 

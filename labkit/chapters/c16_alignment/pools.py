@@ -63,7 +63,6 @@ def posted_bytes(tensors: Sequence[Tensor]) -> int:
 LONG = 40
 DEALING_SLIPS = {
     "turns": "the chunks were dealt out in turn. A rank with a short chunk then waits for one with a long one.",
-    "chunks": "the next chunk went to the rank that had got the fewest chunks, and not to the one that is free first.",
     "prompts": "the next chunk went to the rank that had read the fewest tokens of prompts, and not to the one that is "
     "free first.",
     "tokens": "a chunk is written all at once, so it takes as many steps as its longest response, and not as many as "
