@@ -214,7 +214,8 @@ says_another_number = slip("from-one-layout-to-another", "my_reshard", says="say
 """)  # fmt: skip
 
 
-everybody_takes_the_same = slip("from-one-layout-to-another", "my_reshard", says="should be on one rank", at=4, change="""
+everybody_takes_the_same = slip(
+    "from-one-layout-to-another", "my_reshard", says="should be on one rank", at=4, change="""
 -    return [t * stages + stage, came.view(sum(layers), *pieces[0].shape[1:])]
 +    return [t, came.view(sum(layers), *pieces[0].shape[1:])]
 """)  # fmt: skip
@@ -459,7 +460,8 @@ def sends_that_are_waited_for_at_the_end(prompts, group, chunk):
 # Read while it writes -------------------------------------------------------------------------------------------------
 
 
-sends_when_all_is_written = slip("read-while-it-writes", "my_experience", says="was written. The other models", change="""
+sends_when_all_is_written = slip(
+    "read-while-it-writes", "my_experience", says="was written. The other models", change="""
 -                old[i] = logprobs
 -                for rank in sorted({owner("reference", i), owner("reward", i)}):
 -                    sending.append(post([prompt, response], group, rank))
@@ -506,13 +508,15 @@ rewards_the_first_token = slip("read-while-it-writes", "my_experience", says="th
 """)  # fmt: skip
 
 
-no_penalty_at_the_end = slip("read-while-it-writes", "my_experience", says="the last token has the reward alone", change="""
+no_penalty_at_the_end = slip(
+    "read-while-it-writes", "my_experience", says="the last token has the reward alone", change="""
 -            rewards[-1][-1] += score[0]
 +            rewards[-1][-1] = score[0]
 """)  # fmt: skip
 
 
-one_penalty_for_a_response = slip("read-while-it-writes", "my_experience", says="whole penalty is at the last", change="""
+one_penalty_for_a_response = slip(
+    "read-while-it-writes", "my_experience", says="whole penalty is at the last", change="""
 -            rewards.append(-beta * (logprobs - other))
 -            rewards[-1][-1] += score[0]
 +            rewards.append(torch.zeros_like(other))
@@ -526,7 +530,8 @@ forgets_beta = slip("read-while-it-writes", "my_experience", says="not multiplie
 """)  # fmt: skip
 
 
-twice_to_a_rank_with_both = slip("read-while-it-writes", "my_experience", says="once to each rank that reads", change="""
+twice_to_a_rank_with_both = slip(
+    "read-while-it-writes", "my_experience", says="once to each rank that reads", change="""
 -                for rank in sorted({owner("reference", i), owner("reward", i)}):
 -                    sending.append(post([prompt, response], group, rank))
 +                for rank in (owner("reference", i), owner("reward", i)):
@@ -539,7 +544,8 @@ twice_to_a_rank_with_both = slip("read-while-it-writes", "my_experience", says="
 """)  # fmt: skip
 
 
-everything_from_the_first_rank = slip("read-while-it-writes", "my_experience", says="returned the rewards of", change="""
+everything_from_the_first_rank = slip(
+    "read-while-it-writes", "my_experience", says="returned the rewards of", change="""
 -        return pools[role][i % len(pools[role])]
 +        return pools[role][i % len(pools[role]) if role != "policy" else 0]
 """)  # fmt: skip
