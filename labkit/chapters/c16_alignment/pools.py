@@ -152,11 +152,11 @@ def expect_one_at_a_time(student: Student, run: Evidence, prompts: Sequence[Tens
             student.expect(order.had(message, rank, 2 * number), text, who=ranks(n), rank=rank, next=number + 1,
                            number=number)  # fmt: skip
     first = [order.to(rank)[0] for rank in range(1, n) if len(order.to(rank)) > 1]
-    for rank, message in enumerate(first[1:], 2):
-        early = [r for r in range(1, rank) if order.had(message, r, 0)]
-        text = "{who} rank 0 waited for the answer of rank {early} before rank {rank} got its first chunk, so that "\
+    for rank, message in enumerate(first[1:], 2):  # what those further ahead wrote may be there already
+        text = "{who} rank 0 waited for the answer of rank {before} before rank {rank} got its first chunk, so that "\
                "they wrote one after the other. At the beginning all are free."  # fmt: skip
-        student.expect(not early, text, who=ranks(n), early=early[0] if early else 0, rank=rank)
+        fine = not order.had(message, rank - 1, 0)
+        student.expect(fine, text, who=ranks(n), before=rank - 1, rank=rank)
 
 
 # Pools that read while others write -----------------------------------------------------------------------------------
