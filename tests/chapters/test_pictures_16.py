@@ -91,6 +91,7 @@ def test_several_placements_are_drawn_over_the_same_time(monkeypatch):
     widths = [float(re.findall(r'<rect[^>]* width="([0-9.]+)" height="22"[^>]*stroke="#111"', svg)[0])
               for svg, _ in player.frames]  # fmt: skip
     assert widths[1] == pytest.approx(2 * widths[0], abs=0.2)
+    assert widths[1] == pytest.approx((book.drawing.figure.WIDTH - timelines.LEFT - 14) / 2, abs=0.2)
     assert [row[""] for row in player.still.rows] == ["short", "long"] and "25%" in player.frames[0][1]
 
 
