@@ -87,8 +87,8 @@ def test_a_tensor_that_jumps_saturates_once_with_delayed_scaling():
     )
 
 
-def each_way(rows, format):
-    return {way: blocks.others(rows, quantize(rows, format, *how)) for way, how in blocks.WAYS.items()}
+def each_way(rows, format, ways=blocks.WAYS):
+    return {way: blocks.others(rows, quantize(rows, format, *how)) for way, how in ways.items()}
 
 
 def test_an_outlier_spoils_those_it_shares_a_scale_with():
@@ -295,16 +295,18 @@ def test_the_panels_run_and_say_what_they_saw():
     with closing(panels.on_the_wire(way)) as bench:
         assert "Each rank sent" in bench.text
 
-    def outlier(group, kind="activations", narrow_to="E2M1", times=10):
+    def outlier(group, kind="activations", narrow_to="E2M1", times=10, ways=blocks.WAYS):
         rows = lm.rows_of(kind, group, 0)
         rows[0, 0] = times * rows.abs().max()
-        return each_way(rows, narrow_to)
+        return each_way(rows, narrow_to, ways)
 
     with closing(panels.outlier(outlier)) as bench:
         opens = bench.result.results[0]
         assert opens["tensor"].zero > 0.8 and max(opens[way].zero for way in ("row", "block of 32")) < 0.15
-    cases = [{"times": 1}, {"times": 10}]
-    assert blocks.in_one(labkit.launch, outlier, cases)[1] == opens
+    cases = [{"times": 1}, {"times": 10}, {"times": 1, "ways": {"exact": (32, "float32")}}]
+    clean, same, exact = blocks.in_one(labkit.launch, outlier, cases)
+    assert same == opens
+    assert exact["exact"].zero < clean["row"].zero < clean["block of 32"].zero, "it is the power of two that costs"
 
 
 def test_two_formats_are_shown_one_by_one():
