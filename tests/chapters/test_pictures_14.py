@@ -103,6 +103,8 @@ def test_an_outlier_spoils_those_it_shares_a_scale_with():
         assert spoilt[way].zero == pytest.approx((sharing + int((alone == 0).sum())) / 511)
     said = blocks.by_block(shown(spoilt)).sentence
     assert "with a scale for the tensor all become 0 and none loses digits" in said
+    assert all(100 == pytest.approx(sum(row[fate] for fate in ("become 0", "lose digits", "fit")), abs=0.02)
+               for row in blocks.by_block(shown(spoilt)).rows)  # fmt: skip
     block = spoilt["block of 32"]
     assert f"each block of 32 {block.zero:.1%} become 0 and {block.dull:.1%} lose digits" in said
 

@@ -74,6 +74,7 @@ def by_block(run: Any) -> book.Figure:
     bars = {
         "become 0": {way: round(100 * one.zero, 2) for way, one in found.items()},
         "lose digits": {way: round(100 * one.dull, 2) for way, one in found.items()},
+        "fit": {way: round(100 * (1 - one.zero - one.dull), 2) for way, one in found.items()},
     }
     return book.bars(bars, unit="", title="The other numbers, in percent of them", badge="measured", stacked=True,
                      sentence=f"Of all numbers but the outlier: {said}.")  # fmt: skip
