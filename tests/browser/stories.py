@@ -89,6 +89,11 @@ STORIES = {
         ("rank-of-coordinates", "what-it-adds", "order-of-a-search", "name-the-rule"),
         {"name-the-rule": ("load balancing", "bandwidth matching")},
     ),
+    "16_alignment": Story(
+        ("two-pools-that-wait", "bytes-of-a-new-layout"),
+        ("gpus-of-four-models", "who-keeps-sixteen-bytes", "reward-up-truth-down", "order-of-a-step"),
+        {"reward-up-truth-down": ("overfitting", "reward hacking")},
+    ),
     "17_when_things_break": Story(
         ("between-failures", "which-check"),
         ("shares-of-a-table", "order-of-a-search", "blind-checks", "named-inner"),

@@ -1,6 +1,5 @@
 """Wrong versions of what chapter 16 asks its reader to write: words of the sentence that must reject each."""
 
-
 GROW = """cache.keys = torch.cat([cache.keys, k_gk[None]])
     cache.values = torch.cat([cache.values, v_gk[None]])"""
 
@@ -86,7 +85,7 @@ WRONG = {
         attend(scores='torch.einsum("hk,thk->ht", q_hk, keys)'): "square root of k",
         attend(scores='torch.einsum("hk,thk->ht", q_hk, keys) / q_hk.shape[1]'): "in place of its square root",
         attend(spread="x.repeat(1, n, 1)"): "repeat_interleave",
-        attend(end='return torch.einsum("ht,thk->hk", scores.softmax(dim=0), values)'): "is not that of softmax",
+        attend(end='return torch.einsum("ht,thk->hk", scores.softmax(dim=0), values)'): "runs over the heads",
         attend(end='return torch.einsum("ht,thk->hk", scores.softmax(dim=1), values).flatten()'): "should be",
         attend(grow="k, v = torch.cat([cache.keys, k_gk[None]]), torch.cat([cache.values, v_gk[None]])",
                spread="(k if x is cache.keys else v).repeat_interleave(n, dim=1)"): "Put the new key",

@@ -21,7 +21,8 @@ CHAPTERS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9]*.ipynb"
 
 @cache
 def source(chapter: str) -> Source:
-    return read_source(ROOT / "solutions" / f"{chapter}.ipynb", ROOT / "notebooks" / f"{chapter}.ipynb")
+    written = ROOT / "notebooks" / f"{chapter}.ipynb"
+    return read_source(ROOT / "solutions" / f"{chapter}.ipynb", written if written.exists() else None)
 
 
 @cache

@@ -11,7 +11,6 @@ import labkit
 from labkit import Group, Kill, book
 from labkit.align.fleet import GRPO, Asynchronous, Learned, learn_asynchronously
 from labkit.align.task import Task, prompts
-from labkit.book.drawing.style import BLUE, GREEN, ORANGE, PURPLE, YELLOW
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import seconds_text
 from labkit.chapters.c16_alignment import learning
@@ -20,16 +19,10 @@ from labkit.chapters.c16_alignment.timelines import rows_of_bars
 from labkit.cost import WorkSeconds
 from labkit.models.threads import one_thread
 
-RANKS, UPDATES = 4, 4
+RANKS, UPDATES = 4, 3
 SECONDS = WorkSeconds(decode=2e-3, read=2e-5, train=1e-4)
 HOW = GRPO(responses=4, beta=0.1, epochs=1, minibatches=1)
-LOOKS = {
-    "generate": ("writes", BLUE, ""),
-    "policy": ("policy reads", GREEN, "x"),
-    "reference": ("reference reads", PURPLE, "."),
-    "reward": ("reward model reads", YELLOW, "\\"),
-    "train policy": ("policy learns", ORANGE, "/"),
-}
+PHASES = ("generate", "policy", "reference", "reward", "train policy")
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ def go(fn: Any, task: Task, staleness: int, kill: int, ranks: int = RANKS) -> la
 
 def bars(run: Any) -> list[list[Bar]]:
     """By rank: phases in seconds."""
-    return work(run.trace, [*LOOKS])
+    return work(run.trace, PHASES)
 
 
 def worked(run: Any) -> float:
@@ -87,11 +80,12 @@ def stale_said(run: Any) -> str:
     lost = "".join(f" Rank {rank} was lost, and the others wrote what it owed." for rank in one.lost)
     return (
         f"{len(one.ages)} updates took **{seconds_text(seconds(run))}**, and the ranks worked {worked(run):.0%} of it. "
-        f"The responses of the updates were {_listed(one.ages)} versions old.{lost}"
+        f"The responses of the updates were {_listed(one.ages)} versions old, and their mean rewards "
+        f"{_listed([f'{r:.2f}' for r in one.rewards])}.{lost}"
     )
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _listed(numbers: Sequence[object]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -104,7 +98,7 @@ def stale(run: Any) -> book.Figure:
         {"update": n, "versions old": age, "chunks written by ranks": ", ".join(map(str, by)), "mean reward": reward}
         for n, (age, by, reward) in enumerate(zip(one.ages, one.made_by, one.rewards, strict=True))
     ]
-    svg = rows_of_bars(bars(run), seconds(run), said, looks=LOOKS, title="Writing and learning")
+    svg = rows_of_bars(bars(run), seconds(run), said, title="Writing and learning")
     return book.Figure("Writing and learning", "emulated", said, rows, svg)
 
 

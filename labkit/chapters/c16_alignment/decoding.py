@@ -13,6 +13,7 @@ from labkit import Group, book, cost
 from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.models import GPT, GPTConfig
 from labkit.models.attention import attend as attend_all, heads_of
 from labkit.models.gpt import Attention
@@ -88,23 +89,38 @@ def _core(attend: Attend, cache: Cache) -> Callable[..., Tensor]:
     return core
 
 
-def saved(run: Any) -> book.Figure:
-    """Positions that went through the model, with the cache and without."""
+def passes(run: Any) -> book.Figure:
+    """Which positions go through the model for each token that is written: with the cache, and without."""
     one: Written = run.results[0]
-    with_cache, without = one.positions
+    few, many = one.positions
     said = (
-        f"For {one.new} tokens after a prompt of {PROMPT}, {without:,} positions went through the model without a "
-        f"cache, and {with_cache} with it. Both ways wrote the same {one.same} of {one.new} tokens."
+        f"Each row is a pass. For {one.new} tokens after a prompt of {PROMPT}, {many:,} positions went through the "
+        f"model without a cache, and {few} with it. Both ways wrote the same {one.same} of {one.new} tokens."
     )
-    values = {"positions": {"with the cache": float(with_cache), "without it": float(without)}}
-    return book.bars(values, unit="", title="Positions that went through the model", badge="measured", sentence=said)
+    svg = Svg(WIDTH, "Positions that went through the model", said)
+    top = heading(svg, "measured", said) + 26
+    side, tall = 300.0, 200.0
+    across, down = side / (PROMPT + one.new), tall / one.new
+    for n, (name, cached) in enumerate((("without a cache", False), ("with it", True))):
+        x = 40 + n * (side + 60)
+        svg.text(x + side / 2, top - 10, name, 12.5, "middle", bold=True)
+        svg.rect(x, top, side, tall, dash="2 3")
+        for step in range(one.new):
+            upto = PROMPT + step
+            begin = upto - 1 if cached and step else 0
+            svg.rect(x + begin * across, top + step * down, (upto - begin) * across, down, BLUE, "", "none")
+        svg.text(x + side / 2, top + tall + 18, "position in the text", 11.5, "middle")
+    svg.text(8, top - 10, "first token", 11)
+    svg.text(8, top + tall + 18, "last", 11)
+    rows: list[Row] = [{"": "without a cache", "positions": many}, {"": "with it", "positions": few}]
+    return book.Figure("Positions that went through the model", "measured", said, rows, svg.render(top + tall + 30))
 
 
 # A GPU while it decodes ---------------------------------------------------------------------------------------------
 
 LAYERS, WIDE, KV = 80, 8192, 1024  # of Llama-2-70B: layers, width, and width of keys of its 8 groups
 PARAMS, CONTEXT = 70e9, 1024
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+BATCHES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 GPUS = 8
 
 

@@ -1,8 +1,6 @@
-"""Two processes of chapter 16, drawn: a step of PPO among four models, and a Bradley-Terry judge."""
+"""A step of PPO among four models, drawn."""
 
 from __future__ import annotations
-
-from math import exp
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
@@ -29,8 +27,8 @@ STEPS = (  # which models work, which of these learn, what else is there, arrows
      "The critic reads them and says, before each token, which reward it expects in the end."),
     ((), (), ("responses", "advantages"),
      (("reference", "advantages"), ("reward", "advantages"), ("critic", "advantages")),
-     "Reward, KL penalty and the critic's values become the advantage of each token: how much better it went on than "
-     "the critic had expected."),
+     "The reward, how far each token is from the reference, and the critic's values become the advantage of each "
+     "token: how much better it went on than the critic had expected."),
     (("critic",), ("critic",), ("responses", "advantages"), (("advantages", "critic"),),
      "The critic learns to expect what came: a forward and a backward pass, and an update."),
     (("policy",), ("policy",), ("responses", "advantages"), (("advantages", "policy"),),
@@ -84,15 +82,3 @@ def _step(
             svg.rect(x, y + 6, BOX, TALL - 12, GREY, "", ON_COLOUR)
             svg.text(x + BOX / 2, y + 28, called, 12, "middle", on_colour=True)
     return svg.render(top + 2.6 * 70 + TALL + 10)
-
-
-def preferred() -> book.Figure:
-    """How probable it is that people prefer a response, by how much better it is."""
-    points = [(x / 4, 1 / (1 + exp(-x / 4))) for x in range(-20, 21)]
-    said = (
-        f"If two rewards are equal, each response is preferred half of the time. If one is higher by 1, it is "
-        f"preferred in {1 / (1 + exp(-1)):.0%} of the cases, and by 3 in {1 / (1 + exp(-3)):.0%}."
-    )
-    return book.lines({"preferred": points}, x="its reward minus the other's", y="how often it is preferred",
-                      title="The model of Bradley and Terry", badge="simulated", sentence=said,
-                      within=(0, 1))  # fmt: skip

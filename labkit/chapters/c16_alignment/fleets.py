@@ -83,10 +83,11 @@ def _bytes(module: Any) -> int:
     return sum(p.nbytes for p in module.parameters())
 
 
-def one_step(group: Group, where: str, longest: int = LONGEST) -> Told:
+def one_step(group: Group, where: str | Placement, longest: int = LONGEST) -> Told:
     """The loop of the chapter's first cell, for the runs that stand beside it."""
     with one_thread():
-        fleet = Fleet(WHERE[where](group.size), group, model, seconds=SECONDS)
+        placement = WHERE[where](group.size) if isinstance(where, str) else where
+        fleet = Fleet(placement, group, model, seconds=SECONDS)
         for step, tokens in enumerate((1, longest)):
             group.step(step)
             report = ppo_step(fleet, PROMPTS, sampling(tokens, step), PPO_STEP)
@@ -95,9 +96,13 @@ def one_step(group: Group, where: str, longest: int = LONGEST) -> Told:
 
 def by_placement(transport: str, size: int, longest: int = LONGEST) -> dict[str, labkit.Run]:
     """A run of each placement, one after the other, on the same ranks."""
-    options: dict[str, Any] = {"clock": "virtual", "network": NETWORK(size), "transport": transport}
-    with World(size, **options) as world:
+    with World(size, clock="virtual", network=NETWORK(size), transport=transport) as world:
         return {name: world.run(one_step, name, longest) for name in book.in_turn([*WHERE], "a step with {}")}
+
+
+def run_at(placement: Placement, transport: str, size: int) -> labkit.Run:
+    """A step with the four models where the reader has put them."""
+    return labkit.launch(one_step, size, placement, clock="virtual", network=NETWORK(size), transport=transport)
 
 
 # What a run says ----------------------------------------------------------------------------------------------------
@@ -113,6 +118,7 @@ class Step:
     sent: int
     device: list[int]
     simulated: StepTimeline
+    axis: float  # seconds that a picture of it shows: the same for all placements of the same responses
 
     @property
     def utilization(self) -> float:
@@ -128,7 +134,12 @@ def last_step(run: Any) -> Step:
     bars = work(trace, PHASES, begin)
     busy = [sum(b - a for name, a, b in row if name != "swap") for row in bars]
     sent = sum(m.nbytes for m in trace.sends if m.step == 1 and m.collective < 0)
-    return Step(end - begin, bars, busy, sent, [one.device for one in run.results], simulated(run))
+    results: list[Told] = run.results
+    ranks = {role: tuple(r for r, one in enumerate(results) if role in one.roles) for role in ROLES}
+    simulated = foretold(Placement(**ranks, offload=bool(trace.spans("swap"))), loads_of(results))
+    slowest = max(foretold(make(trace.world_size), loads_of(results)).seconds for make in WHERE.values())
+    taken = end - begin
+    return Step(taken, bars, busy, sent, [one.device for one in results], simulated, max(taken, 1.02 * slowest))
 
 
 def work(trace: Any, phases: Sequence[str], begin: float = 0.0) -> list[list[Bar]]:
@@ -160,17 +171,18 @@ def _joined(row: list[Bar]) -> list[Bar]:
 PHASES = ("swap", "generate", "policy", "reference", "reward", "critic", "train critic", "train policy")
 
 
-def simulated(run: Any) -> StepTimeline:
-    """What `simulate_placement` says of the step that this run has done, from the lengths of its responses."""
-    results: list[Told] = run.results
+def loads_of(results: Sequence[Told]) -> list[ChunkLoad]:
+    """The chunks of the step that these ranks tell of."""
     samples = {s.sequence: s for one in results for s in one.samples}
     ids, each = list(PROMPTS), PPO_STEP.chunk
-    loads = [load([samples[i] for i in ids[n : n + each]]) for n in range(0, len(ids), each)]
-    ranks = {role: tuple(r for r, one in enumerate(results) if role in one.roles) for role in ROLES}
+    return [load([samples[i] for i in ids[n : n + each]]) for n in range(0, len(ids), each)]
+
+
+def foretold(placement: Placement, loads: Sequence[ChunkLoad]) -> StepTimeline:
+    """What the simulator says of such a step at a placement."""
     return simulate_placement(
-        Placement(**ranks, offload=bool(run.trace.spans("swap"))), loads, SECONDS, epochs=PPO_STEP.epochs,
-        minibatches=PPO_STEP.minibatches, weights=_sizes(),
-    )  # fmt: skip
+        placement, loads, SECONDS, epochs=PPO_STEP.epochs, minibatches=PPO_STEP.minibatches, weights=_sizes()
+    )
 
 
 @cache

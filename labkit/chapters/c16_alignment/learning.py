@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, pstdev
@@ -15,19 +15,17 @@ import labkit
 from labkit import Group, book
 from labkit.align import PolicyLoss, masked_sums, token_logprobs
 from labkit.align.batching import padded
-from labkit.align.fleet import PPO, Fleet, Report, ppo_step
+from labkit.align.fleet import Fleet, Report
 from labkit.align.rollout import Sampling
-from labkit.align.task import END, PROMPT, ROOM, Task, accuracy, mean_truth, prepared, prompts, truth
+from labkit.align.task import END, PROMPT, ROOM, Task, accuracy, mean_truth, prepared, truth
 from labkit.align.task.reward_model import rewards_of_pairs
 from labkit.book.drawing.tables import Row
 from labkit.cost import Estimate
 from labkit.data.runs import AlignmentRun, alignment
 from labkit.models.threads import one_thread
-from labkit.wire.errors import RefusedError
 
 RATES = {"policy": 1e-3, "critic": 2e-3}  # of Adam
 BATCH = 16  # prompts of a step
-STEPS = 8  # that a panel takes
 
 
 def _prepare(group: Group, seed: int) -> Task:
@@ -112,14 +110,14 @@ def learned(run: Any, begin: Beginning) -> book.Figure:
     """What the reward model says, and what is true, step by step."""
     lines = {"reward": begin.rewards(run), "truth": begin.truths(run)}
     return book.lines(lines, x="step", y="standard deviations above the beginning", badge="measured",
-                      title="What the reward model says, and what is true",
-                      sentence=learned_said(run, begin).replace("**", ""))  # fmt: skip
+                      title="What the reward model says, and what is true", sentence=_by_step(lines))  # fmt: skip
 
 
-def same_everywhere(runs: Sequence[Any]) -> bool:
-    """Whether runs on other numbers of ranks have had the same rewards and the same truth, to six digits."""
-    found = [[*(step.reward for step in run.results[0]), *truths(run.results)] for run in runs]
-    return all(abs(a - b) <= 1e-6 * abs(b) + 1e-9 for one in found for a, b in zip(one, found[0], strict=True))
+def _by_step(lines: Mapping[str, Sequence[float]]) -> str:
+    most = {name: max(range(len(line)), key=line.__getitem__) for name, line in lines.items()}
+    return (
+        ". ".join(f"The {name} is highest in step {k + 1}, at {lines[name][k]:+.2f}" for name, k in most.items()) + "."
+    )
 
 
 # Pairs, and a model that learned from them ---------------------------------------------------------------------------
@@ -167,24 +165,13 @@ def judges(task: Task, fresh: Sequence[Any]) -> Judges:
 # What breaks a step -----------------------------------------------------------------------------------------------
 
 
-def refused(fleet: Fleet) -> tuple[str, bool]:
-    """Try a step: what it was refused for, and whether the policy is as it was."""
-    before = [p.detach().clone() for p in fleet.models["policy"].parameters()]
-    try:
-        ppo_step(fleet, prompts(8, 0), how(0), PPO(chunk=4))
-        said = "the step was taken"
-    except RefusedError as error:
-        said = f"{error}"
-    return said, all(torch.equal(a, b) for a, b in zip(before, fleet.models["policy"].parameters(), strict=True))
+JUDGES = ("sound", "NaN on one rank")
 
 
-def refusals(run: Any) -> book.Table:
-    """What each rank said, and what became of its weights."""
-    rows: list[Row] = [
-        {"rank": rank, "said": said, "policy": "as it was" if same else "changed"}
-        for rank, (said, same) in enumerate(run.results)
-    ]
-    return book.Table(rows, caption="A step with a reward model that returns NaN")
+def break_judge(fleet: Fleet, judge: str) -> None:
+    """Let the reward model of the last rank return NaN, if that is what is asked for."""
+    if judge != JUDGES[0] and fleet.group.rank == fleet.group.size - 1:
+        torch.nn.init.constant_(fleet.models["reward"].lm_head.bias, float("nan"))  # type: ignore[union-attr, arg-type]
 
 
 # PPO's loss, and DPO ------------------------------------------------------------------------------------------------
@@ -241,20 +228,27 @@ def truth_of(policy: Any, seed: int) -> float:
 # Many runs, recorded -------------------------------------------------------------------------------------------------
 
 
-def recorded() -> book.Table:
-    """How the truth and the reward model's opinion have moved in recorded runs, by method."""
+def recorded(*methods: str) -> book.Table:
+    """How the truth and the reward model's opinion have moved in recorded runs of these methods."""
     kept = alignment()
+    caption = f"{kept.steps} steps of 32 responses: means over seeds, with their standard errors [recorded]"
+    if "DPO" in methods:
+        caption = caption.replace(" of 32 responses", f" ({DPO_STEPS} of DPO, which has then read every pair once)")
     rows: list[Row] = []
-    for way in dict.fromkeys(run.way for run in kept.runs):
+    for way in dict.fromkeys(run.way for run in kept.runs if run.way.startswith(methods)):
         runs = kept.of(way)
         rose, kl = [_rise(run) for run in runs if run.kl is not None], [run.kl for run in runs if run.kl is not None]
         rows.append({
             "": way, "runs": len(runs), "KL (nats)": f"{mean(kl):.1f}" if kl else "-",
             "truth, at first": f"{mean(run.before for run in runs):.3f}",
-            "its rise": str(Estimate.of([run.after - run.before for run in runs])),
-            "rise of the reward": str(Estimate.of(rose)) if rose else "-",
+            "its rise": _told(Estimate.of([run.after - run.before for run in runs]), 3),
+            "rise of the reward": _told(Estimate.of(rose), 1) if rose else "-",
         })  # fmt: skip
-    return book.Table(rows, caption=f"{kept.steps} steps, means over seeds and their standard errors [recorded]")
+    return book.Table(rows, caption=caption)
+
+
+def _told(found: Estimate, digits: int) -> str:
+    return f"{found.mean:+.{digits}f} ± {found.error:.{digits}f}"
 
 
 def _rise(run: AlignmentRun) -> float:
@@ -269,8 +263,9 @@ def rises(way: str) -> float:
 
 
 def hacked() -> dict[str, float]:
-    """Of the recorded runs without a KL penalty: how many there are, in how many the reward rose and the truth fell, the
-    mean rise of the reward, and how far the last responses are from the reference, without a penalty and with 0.05."""
+    """Of the recorded runs without a KL penalty: how many there are, in how many the reward rose and the truth fell,
+    the mean rise of the reward, and how far the last responses are from the reference, without a penalty and with 0.05.
+    """
     free, held = alignment().of("PPO, no KL"), alignment().of("PPO, beta 0.05")
     rose, truer = [_rise(run) for run in free], [run.after - run.before for run in free]
     far, near = (mean(run.kl for run in runs if run.kl is not None) for runs in (free, held))

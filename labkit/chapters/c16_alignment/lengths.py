@@ -130,12 +130,27 @@ def batch_said(run: Any) -> str:
     tokens, positions = (sum(getattr(one, what) for one in found) for what in ("tokens", "positions"))
     worked = [one.worked for one in found]
     slowest = max(range(len(found)), key=lambda r: worked[r])
+    waited = (
+        "All ranks worked equally long."
+        if max(worked) - min(worked) < 1e-9
+        else f"Rank {slowest} worked longest, {seconds_text(worked[slowest])}, and the others waited for it: on "
+        f"average the ranks worked {sum(worked) / len(worked) / max(worked):.0%} of that time."
+    )
     return (
         f"**{positions:,} positions** were computed for {tokens:,} tokens, so {1 - tokens / positions:.0%} was "
-        f"padding. Rank {slowest} worked longest, {seconds_text(worked[slowest])}, and the others waited for it: on "
-        f"average the ranks worked {sum(worked) / len(worked) / max(worked):.0%} of that. The loss is "
-        f"{sum(one.loss for one in found):.5f} and the norm of the gradient {found[0].norm:.5f}."
+        f"padding. {waited} The loss is {sum(one.loss for one in found):.5f} and the norm of the gradient "
+        f"{found[0].norm:.5f}."
     )
+
+
+def padding(pack: Pack, mix: str, deal: str, ranks: int = 4) -> float:
+    """The part of the positions that is padding, if every rank packs what it is dealt."""
+    positions = 0
+    for mine in dealt(mix, deal, ranks):
+        sizes = [MIXES[mix][i] for i in mine]
+        rows = pack(sizes, ROOM)
+        positions += len(rows) * max(sum(sizes[i] for i in row) for row in rows)
+    return 1 - sum(MIXES[mix]) / positions
 
 
 def batch(run: Any) -> book.Figure:

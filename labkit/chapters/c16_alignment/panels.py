@@ -38,6 +38,7 @@ def learn(run: Run, task: Task) -> book.Workbench:
     controls = {
         "beta": choice("KL penalty", {"none": 0.0, "0.05": 0.05, "0.2": 0.2, "1": 1.0}, 0.05),
         "steps": choice("steps", [8, 16, 32], 16),
+        "judge": choice("judge", [*learning.JUDGES], learning.JUDGES[0]),
     }
     views: list[View] = [partial(learning.learned_said, begin=begin), partial(learning.learned, begin=begin)]
     bench = book.workbench(run, controls, views, title="PPO on a task whose truth is known", ranks=2, transport="local")
@@ -53,7 +54,7 @@ def batch(run: Run) -> book.Workbench:
         "deal": choice("ranks get", ["same number each", "same tokens each"], "same number each"),
     }
     views: list[View] = [lengths.batch_said, lengths.batch]
-    return book.workbench(run, controls, views, title="A batch of sixteen sequences", ranks=4, clock="virtual",
+    return book.workbench(run, controls, views, title="A batch on four ranks", ranks=4, clock="virtual",
                           transport="local")  # fmt: skip
 
 

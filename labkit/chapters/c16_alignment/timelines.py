@@ -42,16 +42,18 @@ def placed_said(run: Any) -> str:
 def placed(run: Any) -> book.Figure:
     """A bar for each phase of each rank; what stays white is idle."""
     step = fleets.last_step(run)
+    swapped = sum(b - a for row in step.bars for name, a, b in row if name == "swap") / len(step.bars) / step.seconds
+    swaps = f", and {swapped:.0%} goes into swaps" if swapped else ""
     said = (
-        f"A row for each rank, over {seconds_text(step.seconds)}. White is time in which a rank waits: "
-        f"{1 - step.utilization:.0%} of the whole, if swaps count as waiting."
+        f"A row for each rank. The step ends after {seconds_text(step.seconds)}, and white before that is waiting: "
+        f"{1 - step.utilization - swapped:.0%} of the ranks' time{swaps}."
     )
     rows: list[Row] = [
         {"rank": rank, "works": f"{busy / step.seconds:.0%}", "on its device": bytes_text(device)}
         | {LOOKS[p][0]: _part(bars, p) for p in LOOKS if any(p == name for row in step.bars for name, *_ in row)}
         for rank, (bars, busy, device) in enumerate(zip(step.bars, step.busy, step.device, strict=True))
     ]
-    return book.Figure("A step of PPO", run.trace.badge, said, rows, rows_of_bars(step.bars, step.seconds, said))
+    return book.Figure("A step of PPO", run.trace.badge, said, rows, rows_of_bars(step.bars, step.axis, said))
 
 
 def _part(bars: Sequence[tuple[str, float, float]], phase: str) -> str:
@@ -63,7 +65,7 @@ def rows_of_bars(
     bars: Sequence[Sequence[tuple[str, float, float]]], seconds: float, said: str, badge: str = "emulated",
     looks: Mapping[str, tuple[str, str, str]] = LOOKS, title: str = "A step of PPO",
 ) -> str:  # fmt: skip
-    """The picture: rows of (phase, begin, end) in seconds."""
+    """The picture: rows of (phase, begin, end); the axis shows so many seconds."""
     svg = Svg(WIDTH, title, said)
     here = [name for name in looks if any(name == bar[0] for row in bars for bar in row)]
     top = legend(svg, heading(svg, badge, said), [(looks[n][0], looks[n][1], looks[n][2], "") for n in here]) + 8

@@ -60,7 +60,7 @@ def _token_by_token(fn: Callable[..., Any], given: Sequences, group: Group) -> t
 
 
 def _attended(
-    q_hk: Tensor, k_tgk: Tensor, v_tgk: Tensor, scale: float | None = None, heads: str = "side by side"
+    q_hk: Tensor, k_tgk: Tensor, v_tgk: Tensor, scale: float | None = None, heads: str = "side by side", over: int = -1
 ) -> Tensor:
     """The right output, or that of a well-known slip."""
     more = HEADS // GROUPS
@@ -68,7 +68,7 @@ def _attended(
         x.repeat_interleave(more, 1) if heads == "side by side" else x.repeat(1, more, 1) for x in (k_tgk, v_tgk)
     )
     scores_ht = torch.einsum("hk,thk->ht", q_hk, k_thk) / (math.sqrt(WIDE) if scale is None else scale)
-    return torch.einsum("ht,thk->hk", scores_ht.softmax(-1), v_thk)
+    return torch.einsum("ht,thk->hk", scores_ht.softmax(over), v_thk)
 
 
 def _about(got: Tensor, q_thk: Tensor, k_tgk: Tensor, v_tgk: Tensor, t: int) -> str:
@@ -88,6 +88,8 @@ def _about(got: Tensor, q_thk: Tensor, k_tgk: Tensor, v_tgk: Tensor, t: int) -> 
         return "the output is that of scores which nobody has divided by the square root of k, the width of a head."
     if like(_attended(q, k, v, WIDE)):
         return "the scores were divided by k, the width of a head, in place of its square root."
+    if like(_attended(q, k, v, over=0)):
+        return "the softmax runs over the heads. Each head shares its attention among the tokens, so it runs over t."
     if like(_attended(q, k, v, heads="in turn")):
         return (
             "the heads read the wrong groups. The first h / g heads share group 0, the next ones group 1: repeat each "
@@ -152,7 +154,7 @@ def _tokens(seed: int, n: int) -> tuple[list[Tokens], int]:
         now = old + 0.5 * torch.randn(count, generator=draw)
         now[:4] = old[:4] + torch.tensor([0.6, -0.6, 0.6, -0.6])  # far in both directions
         advantages = torch.randn(count, generator=draw)
-        advantages[:4] = torch.tensor([1.0, 1.0, -1.0, -1.0])
+        advantages[:4] = torch.tensor([1.0, 0.5, -0.7, -1.4])
         mask = torch.ones(count, dtype=torch.bool)
         mask[4::3] = False
         given.append((now, old, advantages, mask))
