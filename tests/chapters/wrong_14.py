@@ -88,6 +88,14 @@ WRONG = {
         agree(f"bad = any(g.isnan().any() for g in gradients); {ASKED}; return found.item() == 0"):
             "which has one itself",
         agree(f"{ASKED}; return None"): "should return True or False",
+        agree(f"bad = not torch.stack([g.isfinite().all() for g in gradients]).all(); {ASKED}; return not found"):
+            "there `gradients` is an empty list",
+        agree(f"bad = not torch.cat([*gradients]).isfinite().all(); {ASKED}; return not found.item()"):
+            "there `gradients` is an empty list",
+        agree(f"bad = max(not g.isfinite().all() for g in gradients); {ASKED}; return not found.item()"):
+            "there `gradients` is an empty list",
+        agree(f"bad += torch.zeros_like(gradients[0]).sum(); {ASKED}; return found.item() == 0"):
+            "there `gradients` is an empty list",
     },
     "sum_in_eight_bits": {
         summed(end="return torch.cat([unpack(m) for m in sums]) / group.size"): "that is the average",

@@ -118,6 +118,10 @@ def test_fixed_scales_fail_both_ways():
         low(x / 1e-4 * size)
         found = scales.of["0.input"].lost
         assert (found.underflow, found.overflow) == (12 * (lost == "underflow"), 12 * (lost == "overflow"))
+        assert (found.numbers, found.zeros) == (12, 0)
+    low(torch.tensor([[0.0, 1e-9, 1.0, 0.0, 1.0, 1.0]]))
+    found = scales.of["0.input"].lost
+    assert (found.numbers, found.zeros, found.underflow) == (6, 2, 1), "what was 0 before is not lost"
 
 
 def two_steps(group, bad):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import log10
 from typing import Any
 
 from torch import Tensor
 
 from labkit import book
+from labkit.chapters.c14_low_precision.pictures import share_text
 from labkit.optim.precision import BF16, E2M1, E4M3, E5M2, FP16, FP32, Scaled
-from labkit.optim.precision.formats import Format
+from labkit.optim.precision.formats import Format, decode
+from labkit.wire import Group
 
 WAYS = {"tensor": ("tensor", "float32"), "row": ("row", "float32"), "block of 32": (32, "e8m0-up")}
 
@@ -25,39 +27,57 @@ def _row(f: Format) -> dict[str, Any]:
     return {
         "format": f.name, "bits": f.bits, "exponent": f.exponent, "mantissa": f.mantissa,
         "largest": f"{f.max:,g}" if f.max < 1e6 else f"{f.max:.1e}", "smallest above 0": f"{f.smallest:.2g}",
-        "powers of ten": round(log10(f.max / f.smallest), 1),
+        "smallest normal": f"{f.smallest_normal:.2g}",
+        "normal numbers, powers of ten": round(log10(f.max / f.smallest_normal), 1),
         "a normal number is off by": f"1/{round(2 / f.epsilon):,}",
     }  # fmt: skip
 
 
-Offs = dict[str, float]
+@dataclass(frozen=True)
+class Others:
+    """Of all numbers but the first, and of those that were not 0: the share that became 0, and that lost digits."""
+
+    zero: float
+    dull: float
 
 
-def errors(rows: Tensor, narrow_to: str, quantize: Callable[..., Scaled]) -> Offs:
-    """By way of scaling: the root mean square of the error over that of the numbers, all but the first."""
-    return {
-        way: _off(rows.flatten()[1:], quantize(rows, narrow_to, per, scales).wide().flatten()[1:])
-        for way, (per, scales) in WAYS.items()
-    }
+def others(rows: Tensor, narrow: Scaled) -> Others:
+    """What became of the others. rows: (rows, columns), and blocks divide a row. A number lost digits if it became a
+    subnormal number of the format."""
+    there = rows.flatten()[1:] != 0
+    became = decode(narrow.codes, narrow.format).flatten()[1:][there].abs()
+    zero, dull = became == 0, (became > 0) & (became < narrow.format.smallest_normal)
+    return Others(*(share.float().mean().item() for share in (zero, dull)))
 
 
-def both(launch: Callable[..., Any], run: Callable[..., Offs], times: int) -> dict[str, Offs]:
-    """Of gradients, in eight and in four bits, with an outlier so many times as large."""
-    ways = {f.name: partial(run, kind="gradients", narrow_to=f.name, times=times) for f in (E4M3, E2M1)}
-    return {name: launch(way, 1).results[0] for name, way in ways.items()}
+Cases = Sequence[Mapping[str, Any]]
 
 
-def _off(x: Tensor, narrow: Tensor) -> float:
-    return ((x - narrow).square().sum() / x.square().sum()).sqrt().item()
+def in_one(launch: Callable[..., Any], run: Callable[..., dict[str, Others]], cases: Cases) -> list[dict[str, Others]]:
+    """What the reader's function returns with each of these settings, on as many ranks as the panel has."""
+    found: list[dict[str, Others]] = launch(_each, 2, run, cases).results[0]
+    return found
+
+
+def _each(group: Group, run: Callable[..., Any], cases: Cases) -> list[Any]:
+    return [run(group, **case) for case in cases]
 
 
 def by_block(run: Any) -> book.Figure:
-    """A bar for each way of scaling."""
-    offs: Offs = run.results[0]
-    said = "All numbers but the outlier are " + ", ".join(
-        f"{off:.1%} off with a scale for {'the' if way == 'tensor' else 'each'} {way}" for way, off in offs.items()
+    """What became of the neighbours with each way of scaling, in percent of them."""
+    found: dict[str, Others] = run.results[0]
+    said = "; ".join(
+        f"with a scale for {'the' if way == 'tensor' else 'each'} {way} {share_text(one.zero)} "
+        f"become{'s' * (one.zero == 0)} 0 and {share_text(one.dull)} lose{'s' * (one.dull == 0)} digits"
+        for way, one in found.items()
     )
-    return book.bars({"off": offs}, unit="", title="One scale, or many", badge="measured", sentence=f"{said}.")
+    bars = {
+        "become 0": {way: round(100 * one.zero, 2) for way, one in found.items()},
+        "lose digits": {way: round(100 * one.dull, 2) for way, one in found.items()},
+        "fit": {way: round(100 * (1 - one.zero - one.dull), 2) for way, one in found.items()},
+    }
+    return book.bars(bars, unit="", title="The other numbers, in percent of them", badge="measured", stacked=True,
+                     sentence=f"Of all numbers but the outlier: {said}.")  # fmt: skip
 
 
 def worth(parameters: float) -> book.Table:

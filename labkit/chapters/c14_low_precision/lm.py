@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -16,14 +16,27 @@ from labkit import book
 from labkit.collectives import all_reduce
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
-from labkit.optim.precision import E4M3, FORMATS, Format, Recipe, Scaled, Scales, TensorScale, low_precision, round_to
+from labkit.optim.precision import (
+    E4M3,
+    E5M2,
+    FORMATS,
+    Format,
+    Recipe,
+    Scaled,
+    Scales,
+    TensorScale,
+    low_precision,
+    round_to,
+)
 from labkit.parallel import DataParallel
 from labkit.wire import Group
 
 CONFIG = GPTConfig(context=32, layers=2, width=48, heads=4, tied=False)
 BATCH, RATE, BEFORE = 8, 5e-3, 8  # texts of a rank; of AdamW; steps before the first cell looks at the numbers
 RANKS = 2  # that train in section 3
+NEAR = 0.03  # losses of single runs that are no further apart are called equal
 KINDS = ("gradients", "weights", "activations")
+POWERS = range(17)  # of two: scales that are tried one by one
 LAYER = "blocks.1.feed_forward.up"  # the one whose tensors section 2 follows
 
 
@@ -66,6 +79,12 @@ def look_at(kind: str, group: Group, seed: int = 0) -> Tensor:
     """
     x = _numbers(group.rank, group.size, seed)[kind].clone()
     return all_reduce(x, group) / group.size if kind == "gradients" else x
+
+
+def noise(group: Group, seed: int) -> float:
+    """How far a rank's own gradient is from the mean of all ranks, in root mean squares."""
+    mine, mean = _numbers(group.rank, group.size, seed)["gradients"], look_at("gradients", group, seed)
+    return ((mine - mean).square().sum() / mean.square().sum()).sqrt().item()
 
 
 def rows_of(kind: str, group: Group, seed: int) -> Tensor:
@@ -125,6 +144,14 @@ class Fate:
         """0: of those that became 0, 1: subnormal, 2: normal, 3: too large."""
         return sum(one[which] for one in self.powers.values())
 
+    def share(self, which: int) -> float:
+        return self.count(which) / self.numbers
+
+    @property
+    def lost(self) -> float:
+        """The share that became 0 or was too large."""
+        return self.share(0) + self.share(3)
+
     @property
     def numbers(self) -> int:
         return self.zeros + sum(map(sum, self.powers.values()))
@@ -150,15 +177,35 @@ def fate(x: Tensor, narrow: Tensor, format: Format, scale: float) -> Fate:
     )  # fmt: skip
 
 
-def at_one_scale(launch: Callable[..., Any], power: int, seed: int) -> dict[str, Fate]:
-    """What E4M3 makes of all three kinds of numbers with the same scale, 2^power."""
-    return dict(zip(KINDS, launch(_at_one_scale, 2, power, seed).results[0], strict=True))
+Fates = dict[str, dict[int, Fate]]  # by kind of numbers, and by the power of two that is the scale
 
 
-def _at_one_scale(group: Group, power: int, seed: int) -> list[Fate]:
-    scale = 2.0**power
-    numbers = [look_at(kind, group, seed) for kind in KINDS]
-    return [fate(x, round_to(x * scale, E4M3) / scale, E4M3, scale) for x in numbers]
+def first_panel(launch: Callable[..., Any]) -> tuple[Fates, Fate]:
+    """What the first panel shows of all three kinds of numbers in E4M3 at each scale of `POWERS`; and of gradients in
+    E5M2 at a scale of 1."""
+    found: tuple[Fates, Fate] = launch(_first_panel, 2).results[0]
+    return found
+
+
+def _first_panel(group: Group) -> tuple[Fates, Fate]:
+    numbers = {kind: look_at(kind, group) for kind in KINDS}
+    fates = {kind: {power: cast_at(x, E4M3, 2.0**power) for power in POWERS} for kind, x in numbers.items()}
+    return fates, cast_at(numbers["gradients"], E5M2, 1.0)
+
+
+def cast_at(x: Tensor, format: Format, scale: float) -> Fate:
+    """What becomes of x * scale in `format`."""
+    return fate(x, round_to(x * scale, format) / scale, format, scale)
+
+
+def largest_that_fits(fates: dict[int, Fate]) -> int:
+    """The largest power of two at which nothing is too large."""
+    return max(power for power, one in fates.items() if not one.count(3))
+
+
+def compromise(fates: Fates) -> int:
+    """The power of two at which the kind that loses most, to 0 or above the largest, loses least."""
+    return min(POWERS, key=lambda power: max(one[power].lost for one in fates.values()))
 
 
 # A tensor that jumps ------------------------------------------------------------------------------------------------
@@ -182,7 +229,8 @@ def cast_once(tensor: TensorScale, size: float) -> float:
 @dataclass(frozen=True)
 class Told:
     """What a rank tells of a step: its loss; of all tensors of inputs, weights and gradients (in this order) the share
-    that became 0 and that was too large; and the largest number of each of the three in `LAYER`."""
+    that became 0 and that was too large, of the numbers that were not 0 before; and the largest number of each of the
+    three in `LAYER`."""
 
     loss: float
     zero: tuple[float, float, float]
@@ -195,7 +243,7 @@ def seen(loss: Tensor, scales: Scales) -> Told:
     lost: dict[str, list[int]] = {kind: [0, 0, 0] for kind in ("input", "weight", "gradient")}
     for name, tensor in scales:
         one, it = lost[name.rpartition(".")[2]], tensor.lost
-        for n, count in enumerate((it.numbers, it.underflow, it.overflow)):
+        for n, count in enumerate((it.numbers - it.zeros, it.underflow, it.overflow)):
             one[n] += count
     zero, over = (tuple(one[n] / max(one[0], 1) for one in lost.values()) for n in (1, 2))
     amaxes = (scales.of[f"{LAYER}.{kind}"].amaxes for kind in lost)
@@ -225,20 +273,55 @@ def last(told: list[Told], few: int = 10) -> float:
     return sum(step.loss for step in told[-few:]) / len(told[-few:])
 
 
+Beside = dict[str, list[Told]]
+WITHOUT = "no linear layers"  # what that line is called
+NOTHING = Recipe(scaling="fixed", scale=2.0**-40)  # every number of every cast tensor becomes 0
+
+
+def _both(group: Group, steps: int, seed: int) -> Beside:
+    return {"BF16": trained(group, Recipe("BF16", "BF16"), steps, seed), WITHOUT: trained(group, NOTHING, steps, seed)}
+
+
 @cache
-def sixteen_bits(transport: str, steps: int, seed: int) -> list[Told]:
-    """The same training in BF16, to compare with."""
-    run = labkit.launch(trained, RANKS, Recipe("BF16", "BF16"), steps, seed, transport=transport)
-    told: list[Told] = run.results[0]
-    return told
+def beside(transport: str, steps: int, seed: int) -> Beside:
+    """The same training in BF16; and with linear layers that give nothing but their biases, because all of their
+    factors are 0: a model that sees of a text only the last symbol and its place. A cast that ends above has made the
+    layers worse than useless."""
+    found: Beside = labkit.launch(_both, RANKS, steps, seed, transport=transport).results[0]
+    return found
 
 
-def in_turns(
-    launch: Callable[..., Any], train: Callable[..., list[Told]], turns: dict[str, dict[str, Any]]
-) -> dict[str, list[Told]]:
-    """What rank 0 tells of runs of the reader's `train`, one after the other, by name."""
-    named = book.in_turn([*turns], "training with {}")
-    return {name: launch(partial(train, **turns[name]), RANKS).results[0] for name in named}
+USUAL = {"forward": "E4M3", "backward": "E5M2", "scaling": "delayed", "power": 0}  # of the reader's `train`
+
+
+@dataclass
+class Trainings:
+    """Trainings with the chapter's parameters. made: those that the panel has made, by their settings."""
+
+    transport: str
+    steps: int
+    seed: int
+    made: dict[tuple[Any, ...], list[Told]] = field(default_factory=dict)
+
+    def beside(self) -> Beside:
+        return beside(self.transport, self.steps, self.seed)
+
+    def keep(self, told: list[Told], **settings: Any) -> None:
+        self.made[_key(settings)] = told
+
+    def of(self, train: Callable[..., list[Told]], turns: dict[str, dict[str, Any]]) -> Beside:
+        """What rank 0 tells of the reader's `train` with each of these settings; run now unless the panel has."""
+        missing = [name for name, settings in turns.items() if _key(settings) not in self.made]
+        for name in book.in_turn(missing, "training with {}"):
+            run = labkit.launch(partial(train, **turns[name]), RANKS, transport=self.transport)
+            self.keep(run.results[0], **turns[name])
+        return {name: self.made[_key(settings)] for name, settings in turns.items()}
+
+
+def _key(settings: dict[str, Any]) -> tuple[Any, ...]:
+    """With a scale that follows, the fixed one does not count."""
+    whole = USUAL | settings
+    return tuple((whole | {"power": 0} if whole["scaling"] != "fixed" else whole).values())
 
 
 def share(told: list[Told], what: str, kind: int) -> float:

@@ -37,15 +37,22 @@ def few_bits(run: Run) -> book.Workbench:
     return book.workbench(run, controls, views, title="Your format", ranks=2, transport="local")
 
 
-def training(run: Run, beside: Callable[[], list[lm.Told]]) -> book.Workbench:
-    """The formats of both passes, how scales follow, and one of "fixed"; beside it the same training in BF16."""
+def training(run: Run, trainings: lm.Trainings) -> book.Workbench:
+    """The formats of both passes, how scales follow, and one of "fixed"; beside it the same training in BF16, and
+    without its linear layers. What it has run is kept in `trainings`."""
+    trainings.made.clear()  # the reader may have changed `run`
     controls = {
         "forward": choice("forward", ["BF16", "E5M2", "E4M3", "E2M1"], "E4M3"),
         "backward": choice("backward", ["BF16", "E5M2", "E4M3", "E2M1"], "E5M2"),
         "scaling": choice("scales", ["delayed", "current", "fixed"], "delayed"),
-        "power": slider("fixed scale: 2 to the", -8, 16, 0),
+        "power": slider("fixed scale: 2 to the", -16, 16, 0),
     }
-    views: list[View] = [partial(pictures.trained_said, beside=beside), partial(pictures.trained, beside=beside)]
+
+    def said(done: Any, forward: str, backward: str, scaling: str, power: int) -> str:
+        trainings.keep(done.results[0], forward=forward, backward=backward, scaling=scaling, power=power)
+        return pictures.trained_said(done, trainings.beside)
+
+    views: list[View] = [said, partial(pictures.trained, beside=trainings.beside)]
     bench = book.workbench(run, controls, views, title="Training in few bits", ranks=lm.RANKS, transport="local")
     bench.most_recorded = 4  # each takes seconds
     return bench
@@ -67,8 +74,8 @@ def outlier(run: Run) -> book.Workbench:
     """Which numbers, in which format, and how many times as large the outlier is."""
     controls = {
         "kind": choice("numbers", lm.KINDS, "activations"),
-        "narrow_to": choice("format", ["E4M3", "E5M2", "E2M1"], "E4M3"),
-        "times": choice("outlier", {"none": 1, "10 times": 10, "100 times": 100, "1,000 times": 1000}, 100),
+        "narrow_to": choice("format", ["E4M3", "E5M2", "E2M1"], "E2M1"),
+        "times": choice("outlier", {"none": 1} | {f"{10**n:,} times": 10**n for n in range(1, 6)}, 10),
     }
     views: list[View] = [blocks.by_block]
     return book.workbench(run, controls, views, title="An outlier", ranks=2, transport="local")

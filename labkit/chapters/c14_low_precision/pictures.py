@@ -13,7 +13,7 @@ from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
 from labkit.chapters.c14_low_precision import lm
-from labkit.chapters.c14_low_precision.wires import sum_of
+from labkit.chapters.c14_low_precision.wires import Sum, sum_of
 
 LOW, HIGH = -36, 20  # powers of two on the axis of `caught`
 LEFT, TALL = 14.0, 190.0
@@ -27,23 +27,35 @@ def power_text(power: int) -> str:
     return "2" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
+def share_text(share: float) -> str:
+    """A share of a whole, never as a 0.0% that is not none, nor as a 100.0% that is not all."""
+    if not share or share == 1:
+        return "all" if share else "none"
+    return "fewer than 0.1%" if share < 1e-3 else "more than 99.9%" if share > 0.999 else f"{share:.1%}"
+
+
 def caught_said(run: Any) -> str:
     """How many numbers came through, and what sending them takes."""
-    fate: lm.Fate = run.results[0]
-    n = fate.numbers
-    zero, few, fine, over = (fate.count(which) / n for which in range(4))
-    parts = [f"{share:.1%} {what}" for share, what in ((zero, "become 0"), (over, "are too large")) if share]
-    lost = " and ".join(parts) if parts else "none becomes 0, and none is too large"
-    dull = f" {few:.1%} keep fewer digits." if few else ""
+    return _fate_said(run.results[0])
+
+
+def _fate_said(fate: lm.Fate) -> str:
+    zero, few, _, over = (share_text(fate.share(which)) for which in range(4))
+    lost = f"**{zero} become{'s' * (zero == 'none')} 0**, and {over} {'is' if over == 'none' else 'are'} too large"
+    dull = "" if few == "none" else f" {few[0].upper()}{few[1:]} lose digits."
+    off = f"The errors are {fate.off:.1%} of the numbers in root mean square" if fate.off else "None is rounded"
     return (
-        f"**{fate.format}** ({fate.bits} bits): of {n:,} numbers {lost}.{dull} The tensor as a whole is "
-        f"**{fate.off:.1%}** off. It takes {bytes_text(n * fate.bits / 8)} in place of {bytes_text(4 * n)}."
+        f"**{fate.format}** ({fate.bits} bits): of {fate.numbers:,} numbers {lost}.{dull} {off}. All of it takes "
+        f"{bytes_text(fate.numbers * fate.bits / 8)} in place of {bytes_text(4 * fate.numbers)}."
     )
 
 
 def caught(run: Any) -> book.Figure:
     """How many numbers there are of each size, and what becomes of them; the window of the format above them."""
-    fate: lm.Fate = run.results[0]
+    return _fate_drawn(run.results[0])
+
+
+def _fate_drawn(fate: lm.Fate) -> book.Figure:
     n = fate.numbers
     said = (
         f"Each bar counts the numbers between two powers of two. The band marks what {fate.format} can hold: normal "
@@ -80,12 +92,9 @@ def caught(run: Any) -> book.Figure:
     return book.Figure("Which numbers fit?", "measured", said, rows, svg.render(bottom))
 
 
-def one_by_one(runs: Sequence[Any]) -> book.Player:
-    """The picture of each run, one after the other, and how far the tensor is off."""
-    frames = []
-    for run in runs:
-        said = caught_said(run).replace("**", "")
-        frames.append((caught(run).svg, said))
+def one_by_one(fates: Sequence[lm.Fate]) -> book.Player:
+    """The picture of each, one after the other, and what came through."""
+    frames = [(_fate_drawn(fate).svg, _fate_said(fate).replace("**", "")) for fate in fates]
     return book.play(frames, title="The gradients, each format with its scale", badge="measured", still=0,
                      rows=[{"": said} for _, said in frames], label="Format")  # fmt: skip
 
@@ -164,11 +173,11 @@ OF = ("inputs", "weights", "gradients")
 def largest_by_step(told: Sequence[lm.Told], format: Any) -> book.Figure:
     """The largest number of three tensors of a layer, step by step, and the window of a format without a scale."""
     series: dict[str, list[float]] = {kind: [step.amax[n] for step in told] for n, kind in enumerate(OF)}
-    first, last = (max(step.amax[2] for step in told[at]) for at in (slice(0, 1), slice(-5, None)))
+    first, end = told[0].amax, told[-1].amax
     said = (
-        f"In the first step the largest gradient of this layer is {first:.2g}, and in the last five it is at most "
-        f"{last:.2g}. The largest input is about {told[-1].amax[0]:.2g}, {told[-1].amax[0] / max(last, 1e-30):,.0f} "
-        f"times as much. Without a scale {format.name} holds numbers from {format.smallest:.2g} to {format.max:g}."
+        f"In step 1 the largest input of this layer is {first[0]:.2g} and its largest gradient {first[2]:.2g}; in step "
+        f"{len(told)} they are {end[0]:.2g} and {end[2]:.2g}. Without a scale {format.name} holds numbers from "
+        f"{format.smallest:.2g} to {format.max:g}."
     )
     flat = {f"{format.name}: largest": format.max, f"{format.name}: smallest": format.smallest}
     lines = series | {name: [level] * len(told) for name, level in flat.items()}
@@ -195,35 +204,39 @@ def smooth(told: Sequence[lm.Told], few: int = 5) -> list[tuple[float, float]]:
     ]
 
 
-def trained(run: Any, beside: Callable[[], list[lm.Told]]) -> book.Figure:
-    told, other = run.results[0], beside()
+def trained(run: Any, beside: Callable[[], lm.Beside]) -> book.Figure:
+    told, others = run.results[0], beside()
     return book.lines(
-        {"this run": smooth(told), "BF16": smooth(other)}, x="step", y="loss on the text it reads (mean of 5 steps)",
-        title="Loss by step", badge="measured", sentence=_losses(told, other),
+        {"this run": smooth(told)} | {name: smooth(other) for name, other in others.items()},
+        x="step", y="loss on the text it reads (mean of 5 steps)", title="Loss by step", badge="measured",
+        sentence=_losses(told, others),
     )  # fmt: skip
 
 
-def _losses(told: Sequence[lm.Told], other: Sequence[lm.Told]) -> str:
-    mine, theirs = lm.last(list(told)), lm.last(list(other))
-    return f"Mean loss of the last 10 steps: {mine:.3f}, and {theirs:.3f} in BF16."
+def _losses(told: Sequence[lm.Told], others: lm.Beside) -> str:
+    mine, wide, without = (lm.last(list(one)) for one in (told, others["BF16"], others[lm.WITHOUT]))
+    worse = " So these layers do more harm than good." if mine > without + lm.NEAR else ""
+    return (
+        f"Mean loss of the last 10 steps: {mine:.3f}, {wide:.3f} in BF16, and {without:.3f} with {lm.WITHOUT}.{worse}"
+    )
 
 
-def trained_said(run: Any, beside: Callable[[], list[lm.Told]]) -> str:
+def trained_said(run: Any, beside: Callable[[], lm.Beside]) -> str:
     """The last losses, and what casting lost."""
-    told, other = run.results[0], beside()
+    told = run.results[0]
     ends = told[len(told) // 2 :]
     lost = []
     for n, kind in enumerate(OF):
         zero, over = (lm.share(list(ends), what, n) for what in ("zero", "over"))
         if zero > 5e-4 or over > 5e-4:
-            parts = [f"{share:.1%} {did}" for share, did in ((zero, "became 0"), (over, "were too large"))
+            parts = [f"{share_text(share)} {did}" for share, did in ((zero, "became 0"), (over, "were too large"))
                      if share > 5e-4]  # fmt: skip
             lost.append(f"of the {kind} {' and '.join(parts)}")
-    gone = "; ".join(lost) if lost else "hardly a number became 0 or was too large"
-    return f"**{_losses(told, other)}** In the second half of the run, {gone}."
+    gone = "; ".join(lost) if lost else "hardly any became 0 or was too large"
+    return f"**{_losses(told, beside())}** In the second half of the run, of the numbers that were not 0: {gone}."
 
 
-# 3: long sums ------------------------------------------------------------------------------------------------------
+# 4: long sums ------------------------------------------------------------------------------------------------------
 
 
 def sums(found: Mapping[str, Sequence[tuple[int, float]]]) -> book.Figure:
@@ -240,7 +253,7 @@ def step_by_step(found: Mapping[str, Sequence[float]]) -> book.Figure:
                       sentence=f"After {len(next(iter(found.values())))} steps: {ends}.")  # fmt: skip
 
 
-# 4: the scale of the loss ------------------------------------------------------------------------------------------
+# 5: the scale of the loss ------------------------------------------------------------------------------------------
 
 
 def scales_by_rank(run: Any, title: str) -> book.Figure:
@@ -256,7 +269,20 @@ def scales_by_rank(run: Any, title: str) -> book.Figure:
     return book.lines(ranks, x="step", y="loss scale, as a power of 2", title=title, badge="measured", sentence=said)
 
 
-# 5: on the wire ----------------------------------------------------------------------------------------------------
+# 6: on the wire ----------------------------------------------------------------------------------------------------
+
+
+def errors(found: Mapping[str, Mapping[int, Sum]]) -> book.Figure:
+    """How far the sum is off with each way, against the number of ranks."""
+    off = {way: {float(n): one.off for n, one in by_ranks.items()} for way, by_ranks in found.items()}
+    ends = "; ".join(f"{way}: {', '.join(_off_text(one) for one in line.values())}" for way, line in off.items())
+    said = f"How far the sum is off with {', '.join(f'{n:g}' for n in next(iter(off.values())))} ranks. {ends}."
+    return book.lines(off, x="ranks", y="how far the sum is off", title="Whose error grows?", badge="measured",
+                      sentence=said, y_text=lambda share: f"{share:.0%}")  # fmt: skip
+
+
+def _off_text(off: float) -> str:
+    return f"{off:.2%}" if off >= 5e-5 else "less than 0.01%"
 
 
 def sent_said(run: Any) -> str:
@@ -264,7 +290,7 @@ def sent_said(run: Any) -> str:
     alike = "All ranks hold the same bits." if got.alike else "**The ranks do not hold the same bits.**"
     return (
         f"Each rank sent {bytes_text(got.sent)} in {seconds_text(run.trace.duration)} (emulated). The sum is "
-        f"**{got.off:.2%}** off. {alike}"
+        f"**{_off_text(got.off)}** off. {alike}"
     )
 
 

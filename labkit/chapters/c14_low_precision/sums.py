@@ -1,8 +1,8 @@
-"""Sections 3 and 4 of chapter 14: long sums in few bits, updates that are rounded away, and losses that are scaled."""
+"""Sections 4 and 5 of chapter 14: long sums in few bits, updates that are rounded away, and losses that are scaled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from labkit import book
 from labkit.chapters.c14_low_precision import lm
 from labkit.collectives import all_gather, reduce_scatter
 from labkit.models import next_token_loss
@@ -31,7 +32,13 @@ def running(terms: int, accumulator: Format, promote: int | None = None, every: 
     return found
 
 
-# 4: scaled losses --------------------------------------------------------------------------------------------------
+def each_way(terms: int, ways: Mapping[str, tuple[Format, int | None]]) -> dict[str, list[tuple[int, float]]]:
+    """The running sum of so many ones with each (accumulator, terms after which it is moved), by name."""
+    named = book.in_turn([*ways], f"adding {terms:,} ones in {{}}")
+    return {name: running(terms, *ways[name]) for name in named}
+
+
+# 5: scaled losses --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

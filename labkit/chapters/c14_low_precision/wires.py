@@ -1,4 +1,4 @@
-"""Section 5 of chapter 14: one gradient, summed in four ways that send 32, 16 or 8 bits a number."""
+"""Section 6 of chapter 14: one gradient, summed in four ways that send 32, 16 or 8 bits a number."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit import Link, Network, book, collectives, launch
+from labkit import Link, Network, book, collectives
 from labkit.collectives import all_gather, all_reduce
 from labkit.optim.precision import E4M3, from_parts, quantize
 from labkit.wire import Group
+from labkit.world import World
 
 NUMBERS = 1 << 16
 NETWORK = Network(intra=Link(bandwidth=1e9, latency=5e-6))
@@ -99,11 +100,11 @@ def sum_of(run: Any) -> Sum:
 
 def race(summed: Callable[..., Any]) -> dict[str, dict[int, Sum]]:
     """Every way with 2, 4 and 8 ranks."""
-    ways = book.in_turn([(way, n) for way in WAYS for n in (2, 4, 8)], "{0[0]}, {0[1]} ranks")
-    found: dict[str, dict[int, Sum]] = {}
-    for way, n in ways:
-        run = launch(partial(summed, way=way), n, clock="virtual", network=NETWORK)
-        found.setdefault(way, {})[n] = sum_of(run)
+    found: dict[str, dict[int, Sum]] = {way: {} for way in WAYS}
+    for n in book.in_turn((2, 4, 8), "all four ways, {} ranks"):
+        with World(n, clock="virtual", network=NETWORK) as ranks:
+            for way in WAYS:
+                found[way][n] = sum_of(ranks.run(partial(summed, way=way)))
     return found
 
 
@@ -111,5 +112,6 @@ def small(summed: Callable[..., Any], ranks: int = 8, numbers: int = 1024) -> fl
     """The time of the reader's sum of few numbers, over that of the ring in 32 bits."""
     ways = ("8 bits, summed in 32", "32 bits")
     runs = [partial(summed, way=way, numbers=numbers) for way in ways]
-    eight, wide = (launch(run, ranks, clock="virtual", network=NETWORK).trace.duration for run in runs)
+    with World(ranks, clock="virtual", network=NETWORK) as kept:
+        eight, wide = (kept.run(run).trace.duration for run in runs)
     return float(eight / wide)

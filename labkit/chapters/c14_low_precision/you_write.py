@@ -4,6 +4,7 @@ take or none of them, and a sum that travels in 8 bits."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -162,6 +163,11 @@ def scale_of(x: Tensor, group: Group, largest: float) -> Tensor | float:
 # 3: all take the step, or none -------------------------------------------------------------------------------------
 
 
+EMPTY = re.compile(
+    "non-empty|empty sequence|argument is empty|out of range|numel|zero elements|size: torch.Size\\(\\[0"
+)
+
+
 def all_or_nobody(student: Reader) -> str:
     fine, inf, nan = torch.tensor([1.0, -2.0]), torch.tensor([1.0, torch.inf]), torch.tensor([torch.nan, 0.0])
     for inputs, right in (
@@ -173,6 +179,10 @@ def all_or_nobody(student: Reader) -> str:
             run = student.run("everyone_finite", n, inputs)
         except StudentError as error:
             said = f"{error} {error.detail}"
+            if not all(inputs) and EMPTY.search(said):
+                raise StudentError(f"{error} A rank may hold no gradients: there `gradients` is an empty list. It has "
+                                   "nothing wrong, and must ask the others all the same.", error.detail) \
+                    from None  # fmt: skip
             if "all_reduce" in said and ("wait" in said or "never" in said):
                 raise StudentError(f"{error} Every rank must call `all_reduce`, whatever it has found.", error.detail) \
                     from None  # fmt: skip

@@ -61,11 +61,13 @@ class Recipe:
 
 @dataclass
 class Lost:
-    """What casting did to the numbers of one tensor: how many there were, became 0, or were above the largest."""
+    """What casting did to the numbers of one tensor: how many there were, became 0, or were above the largest; and how
+    many were 0 before, which nothing can be lost of."""
 
     numbers: int = 0
     underflow: int = 0
     overflow: int = 0
+    zeros: int = 0
 
 
 @dataclass
@@ -109,6 +111,7 @@ class TensorScale:
             x.numel(),
             int(((decode(q.codes, self.format).view(x.shape) == 0) & (x != 0)).sum()),
             int((x.abs() * scale > self.format.max).sum()),
+            int((x == 0).sum()),
         )
         return q
 
