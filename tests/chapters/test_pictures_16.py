@@ -13,7 +13,7 @@ import torch
 import labkit
 from labkit import book, cost
 from labkit.align.batching import first_fit_decreasing
-from labkit.align.fleet import PPO, Fleet, Placement, ppo_step
+from labkit.align.fleet import PPO, Asynchronous, Fleet, Placement, ppo_step
 from labkit.align.task import CONFIG, Pair, Task, prompts
 from labkit.chapters.c16_alignment import (
     asynchronous,
@@ -198,6 +198,7 @@ def test_the_curve_of_the_objective_is_flat_where_the_clip_is():
     assert "up to 1.2" in said and "flat below 0.8" in said
     without = learning.clip_curve(lambda now, old, a, m, total, clip: -((now - old).exp() * a).sum())
     assert "flat nowhere" in without.sentence
+    assert "cannot be drawn" in learning.clip_curve(lambda *_: None)
 
 
 def test_recorded_runs_are_all_there_and_bear_out_what_the_page_says():
@@ -353,9 +354,13 @@ def test_the_layouts_are_those_of_the_order_of_generation():
     assert resharding.layouts().frames[-1][0].count('fill="url(#') >= 8
 
 
+def never_wait(group, task, staleness):
+    return asynchronous.trained(group, task, Asynchronous(asynchronous.UPDATES, staleness))
+
+
 @pytest.mark.ranks
 def test_a_killed_writer_changes_the_time_and_nothing_else(task):
-    strict, loose, struck = (asynchronous.go(asynchronous.learn, task, s, k) for s, k in ((0, 0), (1, 0), (1, 2)))
+    strict, loose, struck = (asynchronous.go(never_wait, task, s, k) for s, k in ((0, 0), (1, 0), (1, 2)))
     assert strict.results[0].ages == (0, 0, 0) and loose.results[0].ages == (0, 1, 1)
     assert asynchronous.seconds(loose) < asynchronous.seconds(strict)
     assert asynchronous.worked(loose) > asynchronous.worked(strict)
@@ -363,6 +368,10 @@ def test_a_killed_writer_changes_the_time_and_nothing_else(task):
     assert asynchronous.seconds(struck) > asynchronous.seconds(loose)
     assert "Rank 2 was lost" in asynchronous.stale_said(struck) and "0, 1 and 1" in asynchronous.stale_said(loose)
     assert len(asynchronous.stale(struck).rows) == asynchronous.UPDATES
+    assert any(0 in by for by in struck.results[0].made_by)  # the trainer wrote what was owed
+    (dead,) = [bar for row in asynchronous.with_deaths(struck) for bar in row if bar[0] == "dead"]
+    assert dead[1] == asynchronous.bars(struck)[2][-1][2] and dead[2] == asynchronous.seconds(struck)
+    assert not any(bar[0] == "dead" for row in asynchronous.with_deaths(loose) for bar in row)
 
 
 # Drawings and panels
@@ -401,11 +410,17 @@ def partial_step(group, where="a pool for each, same sizes", longest=32):
 
 
 def go(task, staleness=0, kill=0):
-    return asynchronous.go(asynchronous.learn, task, staleness, kill)
+    return asynchronous.go(never_wait, task, staleness, kill)
 
 
 def test_parameters_are_refused_in_a_sentence():
     fleets.allowed(4, "gloo", 0)
+    for placement, words in (
+        (Placement((0, 1), (2,), (2,), (0,)), "have none"), (Placement((0, 1, 2, 3), (4,), (4,), (0,)), "0 to 3"),
+        (Placement((0, 1, 2, 3), (0,)), "a critic"),
+    ):  # fmt: skip
+        with pytest.raises(book.ParameterError, match=words):
+            fleets.run_at(placement, "local", 4)
     for values, words in (((3, "local", 0), "4 to 8"), ((8, "nccl", 0), "transport"), ((8, "local", -1), "seed")):
         with pytest.raises(book.ParameterError, match=words):
             fleets.allowed(*values)

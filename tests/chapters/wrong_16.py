@@ -116,7 +116,7 @@ WRONG = {
     },
     "pack": {
         packed(order="range(len(lengths))"): "Take the longest first",
-        packed(fits="< room"): "a row of its own",
+        packed(fits="< room"): "fills a row exactly",
         packed(fits="<= room + 1"): "more than there is room for",
         packed(rows="rows[::-1]"): "*first* row",
         packed(rows="rows[-1:]"): "*first* row",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import mean
 from typing import Any
 
@@ -45,10 +46,9 @@ def told(learned: Learned) -> Told:
                 tuple(r.reward for r in learned.reports))  # fmt: skip
 
 
-def learn(group: Group, task: Task, staleness: int) -> Told:
-    """The loop of the chapter's cell, for runs that stand beside it."""
+def trained(group: Group, task: Task, plan: Asynchronous) -> Told:
+    """GRPO with rank 0 as the trainer, on the virtual clock."""
     with one_thread():
-        plan = Asynchronous(UPDATES, staleness)
         return told(learn_asynchronously(group, task.make, asked, learning.how(0), HOW, plan, seconds=SECONDS))
 
 
@@ -64,6 +64,18 @@ def bars(run: Any) -> list[list[Bar]]:
     return work(run.trace, PHASES)
 
 
+AXIS = 0.25  # seconds: pictures end at a multiple of it, so that those of two runs can be compared
+
+
+def with_deaths(run: Any) -> list[list[Bar]]:
+    """`bars`, and after the last one of a lost rank that it is dead."""
+    found, end = bars(run), seconds(run)
+    for rank in run.results[0].lost:
+        last = max((bar[2] for bar in found[rank]), default=0.0)
+        found[rank].append(("dead", last, end))
+    return found
+
+
 def worked(run: Any) -> float:
     """The part of all ranks' time in which they work."""
     rows = bars(run)
@@ -77,7 +89,7 @@ def seconds(run: Any) -> float:
 
 def stale_said(run: Any) -> str:
     one: Told = run.results[0]
-    lost = "".join(f" Rank {rank} was lost, and the others wrote what it owed." for rank in one.lost)
+    lost = "".join(f" Rank {rank} was lost, and rank 0 wrote what it owed." for rank in one.lost)
     return (
         f"{len(one.ages)} updates took **{seconds_text(seconds(run))}**, and the ranks worked {worked(run):.0%} of it. "
         f"The responses of the updates were {_listed(one.ages)} versions old, and their mean rewards "
@@ -98,7 +110,7 @@ def stale(run: Any) -> book.Figure:
         {"update": n, "versions old": age, "chunks written by ranks": ", ".join(map(str, by)), "mean reward": reward}
         for n, (age, by, reward) in enumerate(zip(one.ages, one.made_by, one.rewards, strict=True))
     ]
-    svg = rows_of_bars(bars(run), seconds(run), said, title="Writing and learning")
+    svg = rows_of_bars(with_deaths(run), AXIS * ceil(seconds(run) / AXIS), said, title="Writing and learning")
     return book.Figure("Writing and learning", "emulated", said, rows, svg)
 
 

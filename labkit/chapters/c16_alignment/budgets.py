@@ -75,7 +75,7 @@ def compared(share: float = 0.6) -> book.Table:
         {"": "the same with a critic of 70B", "PPO": in_gb(total(critic=POLICY)),
          "DPO": in_gb(without_writing())},
         {"": "on each of 32 GPUs: policy and reference", "PPO": in_gb(kept), "DPO": in_gb(kept)},
-        {"": "and the KV cache", "PPO": in_gb(bytes_each["KV cache"]), "DPO": "-"},
+        {"": f"and the KV cache of {PROMPTS} responses", "PPO": in_gb(bytes_each["KV cache"]), "DPO": "-"},
         {"": f"part of the peak, {AT_ONCE} written at once", "PPO": f"{low:.0%} to {high:.0%}",
          "DPO": f"{MFU[0]:.0%} to {MFU[1]:.0%}"},
     ]  # fmt: skip

@@ -101,7 +101,14 @@ def by_placement(transport: str, size: int, longest: int = LONGEST) -> dict[str,
 
 
 def run_at(placement: Placement, transport: str, size: int) -> labkit.Run:
-    """A step with the four models where the reader has put them."""
+    """A step with the four models where the reader has put them. Raises ParameterError where they cannot be so."""
+    idle = [rank for rank in range(size) if not any(rank in placement.ranks(role) for role in ROLES)]
+    beyond = placement.size > size
+    book.allow({
+        "every rank needs a model, and " + f"{idle} have none": not idle,
+        f"ranks are 0 to {size - 1}": not beyond,
+        "PPO needs a reward model and a critic": bool(placement.reward and placement.critic),
+    })  # fmt: skip
     return labkit.launch(one_step, size, placement, clock="virtual", network=NETWORK(size), transport=transport)
 
 

@@ -177,15 +177,18 @@ def break_judge(fleet: Fleet, judge: str) -> None:
 # PPO's loss, and DPO ------------------------------------------------------------------------------------------------
 
 
-def clip_curve(clipped_loss: Callable[..., Tensor], clip: float = 0.2) -> book.Figure:
+def clip_curve(clipped_loss: Callable[..., Tensor], clip: float = 0.2) -> book.Figure | str:
     """What the reader's loss gives for one token, by its ratio, for a good and for a bad advantage."""
     lines = {}
     for name, advantage in (("advantage +1", 1.0), ("advantage -1", -1.0)):
         points = []
         for n in range(25, 176, 5):
             ratio, one = n / 100, torch.ones(1)
-            loss = clipped_loss(torch.log(ratio * one), torch.zeros(1), advantage * one, one > 0, 1, clip)
-            points.append((ratio, -float(loss)))
+            given = torch.log(ratio * one), torch.zeros(1), advantage * one, one > 0, 1, clip
+            try:
+                points.append((ratio, -float(clipped_loss(*given))))
+            except Exception:  # a reader's, that is not right yet: the check has said what is wrong
+                return "A function that returns no number cannot be drawn."
         lines[name] = points
     flat = {name: [x for (x, a), (_, b) in pairwise(line) if abs(a - b) < 1e-6] for name, line in lines.items()}
     good, bad = flat.values()

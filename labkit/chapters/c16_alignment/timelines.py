@@ -22,6 +22,7 @@ LOOKS = {  # of a phase: what it is called, colour, hatch
     "train critic": ("critic learns", RED, "-"),
     "train policy": ("policy learns", ORANGE, "/"),
     "swap": ("swap with the host", GREY, "+"),
+    "dead": ("dead", "none", "x"),
 }
 LEFT, TALL = 62.0, 22.0
 

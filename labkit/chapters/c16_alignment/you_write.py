@@ -346,6 +346,8 @@ def _a_packing(student: Reader, lengths: list[int], room: int, rows: Any) -> Non
     if got == sorted(sorted(lengths[i] for i in row) for row in _first_fit(lengths, room, decreasing=False)):
         raise NotRight(f"{what}: you took the sequences in the order in which they came. Take the longest first: it is "
                        "the hardest to place.")  # fmt: skip
+    if got == sorted(sorted(lengths[i] for i in row) for row in _first_fit(lengths, room, decreasing=True, spare=1)):
+        raise NotRight(f"{what}: a sequence that fills a row exactly has room in it, too.")
     if len(rows) == len(lengths):
         raise NotRight(f"{what}: every sequence has a row of its own. Look for a row that has room first.")
     raise NotRight(f"{what}: first-fit decreasing gives {[[lengths[i] for i in row] for row in right]} by lengths, and "
@@ -353,12 +355,12 @@ def _a_packing(student: Reader, lengths: list[int], room: int, rows: Any) -> Non
                    "room.")  # fmt: skip
 
 
-def _first_fit(lengths: Sequence[int], room: int, decreasing: bool) -> list[list[int]]:
+def _first_fit(lengths: Sequence[int], room: int, decreasing: bool, spare: int = 0) -> list[list[int]]:
     """What the check compares with; without `decreasing`, the well-known slip."""
     rows: list[list[int]] = []
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i]) if decreasing else range(len(lengths))
     for i in order:
-        fits = [row for row in rows if sum(lengths[j] for j in row) + lengths[i] <= room]
+        fits = [row for row in rows if sum(lengths[j] for j in row) + lengths[i] <= room - spare]
         fits[0].append(i) if fits else rows.append([i])
     return rows
 
