@@ -9,6 +9,7 @@ import _thread
 import contextlib
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -20,6 +21,9 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.distributed.flight_recorder.components.builder import build_db
+from torch.distributed.flight_recorder.components.config_manager import JobConfig
+from torch.distributed.flight_recorder.components.loader import read_dump
 
 import labkit
 from labkit import collectives
@@ -86,11 +90,25 @@ def two_groups(group, change, folder):
     dist.all_reduce(torch.ones(8))
 
 
+def everything(group, change, folder):
+    """Calls that gloo writes down, under their name or another one, and calls that it does not."""
+    write_when_asked(group.rank, Path(folder))
+    x, peer = torch.ones(4), 1 - group.rank
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    dist.broadcast(x, 1)
+    for act in (dist.send, dist.recv)[:: 1 if group.rank == 0 else -1]:
+        act(x, peer)
+    dist.reduce_scatter(torch.ones(2), [torch.ones(2), torch.ones(2)])
+    dist.monitored_barrier()
+    dist.new_group([0, 1], group_desc="both")
+    dist.all_reduce(x)
+    through(group.rank, folder)
+
+
 def gives_up(group, change, folder):
-    """gloo gives an all-reduce up for which rank ODD does not come, and its ranks catch that."""
+    """gloo gives the first all-reduce of a group up, because rank ODD does not come, and the others catch that."""
     write_when_asked(group.rank, Path(folder))
     hasty = dist.new_group(list(range(group.size)), timeout=timedelta(seconds=0.5), group_desc="hasty")
-    dist.all_reduce(torch.ones(8), group=hasty)
     if group.rank != ODD:
         with contextlib.suppress(RuntimeError):
             dist.all_reduce(torch.ones(8), group=hasty)
@@ -100,10 +118,16 @@ def gives_up(group, change, folder):
 
 
 def overflowing(group, change, folder):
-    """More calls than the recorder keeps."""
+    """More calls than the recorder keeps, in a group of each rank's own; then rank 1 does not come.
+
+    change: "known" where it came to a call of all ranks afterwards, so that its dump still tells how far it is."""
     write_when_asked(group.rank, Path(folder))
-    for n in range(2100):
-        dist.all_reduce(torch.ones(1 + n % 3))
+    alone = [dist.new_group([r], group_desc="alone") for r in range(group.size)][group.rank]
+    dist.all_reduce(torch.ones(8))
+    for _ in range(2100):
+        alone.allreduce([torch.ones(1)]).wait()  # not through labkit, which would measure each one
+    if change == "known":
+        dist.all_reduce(torch.ones(8))
     if group.rank == 1:
         forever()
     dist.all_reduce(torch.ones(8))
@@ -136,6 +160,35 @@ def _wait(paths) -> None:
     while missing := [p.name for p in paths if not p.exists()]:
         assert time.monotonic() < end, f"no rank wrote {missing}"
         time.sleep(0.02)
+
+
+# -- what is made of the dumps -------------------------------------------------------------------------------------
+
+
+def said(verdict):
+    return verdict.kind, verdict.suspects, verdict.exact
+
+
+def analyzed(folder: Path, named: bool = True):
+    """What PyTorch's analyzer says: (number, ranks that are missing, ranks that differ) of the calls that are not well.
+    named: put the names into `pg_config` that gloo leaves out."""
+    details = {p.name: read_dump("trace_", str(p)) for p in sorted(folder.iterdir())}
+    for dump in details.values() if named else ():
+        if list(dump["pg_config"]) == [""]:
+            dump["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(len(details))))}}
+    db = build_db(details, JobConfig().parse_args([str(folder)]), "2.10")
+    return [
+        (c.collective_seq_id, c.missing_ranks or set(), set(c.mismatch_collectives or ()))
+        for c in db.collectives
+        if c.missing_ranks or c.mismatch_collectives
+    ]
+
+
+def changed(path: Path, change) -> None:
+    """Write a dump again after `change(what it holds)`."""
+    dump = pickle.loads(path.read_bytes())
+    change(dump)
+    path.write_bytes(pickle.dumps(dump, protocol=2))
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -39,19 +39,17 @@ def from_pytorch(
 ) -> Verdict:  # fmt: skip
     """Who is at fault in a PyTorch job that stood still when each rank wrote `folder`/PREFIX_RANK.
 
-    dead: ranks that left no dump because they had died, and how, as `{2: "SIGKILL"}`; a library ends its process by
-    SIGABRT when it receives something else than it expects. groups: by name or description, the ranks of groups whose
+    dead: ranks that died, and how, as `{2: "SIGKILL"}`; a library ends its process by SIGABRT when it receives
+    something else than it expects. groups: by name or description, the ranks of groups whose
     members are not recorded, as those that gloo makes with `new_group`. incomplete: go on without dumps of other ranks,
     which then may be to blame for everything that they are a member of.
 
     The dumps must be of one moment: a rank that is only on its way is taken for one that does not come. Raises
     RefusedError, in a sentence, for what `read_dumps` refuses, and for dumps that are missing or of several jobs.
     """
-    dumps, ended = read_dumps(folder, prefix), dict(dead or {})
-    for rank in sorted(ended.keys() & dumps.keys()):
-        del dumps[rank]  # written before it died, and older than the others
-    found = reports(dumps, ended, groups or {}, incomplete)
-    return diagnose(found, [Heard(r, "died", how, f"rank {r} died ({how})") for r, how in ended.items()])
+    ended = dead or {}
+    found = reports(read_dumps(folder, prefix), ended, groups or {}, incomplete)
+    return diagnose(found, [Heard(rank, "died", how, f"rank {rank} died ({how})") for rank, how in ended.items()])
 
 
 def reports(
