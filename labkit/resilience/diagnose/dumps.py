@@ -15,8 +15,8 @@ recorder; what is said of NCCL is from PyTorch's sources (`FlightRecorder.hpp`, 
   thread, and `frames`. The root of a call and the op of a reduction are not recorded.
 - Gloo's entries stay "scheduled" for ever, and `retired` says that they have ended, well or not. It does not record
   `send`, `recv` and `monitored_barrier`, writes down a reduce-scatter as an `all_reduce` of each part, and its groups
-  into `pg_config` without their names, each over the last one. NCCL's entries are completed when they have ended well; one that is
-  retired and not completed has timed out. Its messages are recorded, with places in their group.
+  into `pg_config` without their names, each over the last one. NCCL's entries are completed when they have ended well,
+  and one that is retired and not completed has timed out. Its messages are recorded, with places in their group.
 - `torchfrtrace DIR` (`torch.distributed.flight_recorder.fr_trace`) compares dumps. On gloo's it ends with a KeyError,
   because it looks up the names that are missing. `torch.distributed.debug` serves dumps and stacks over HTTP.
 """
