@@ -2,6 +2,7 @@
 
     Detector(job).wait(5)         watch a job of this process until somebody is at fault: a `Verdict`
     diagnose(reports)             the same from the reports of ranks, wherever they come from
+    from_pytorch(folder)          the same from the dumps of PyTorch's own flight recorder
     Collector, Agent, report_to   reports of many hosts over a small channel
     stragglers(trace), since      who slows the others down
     FiniteGuard, SpikeGuard       NaN, infinities and jumps of the loss, before an update

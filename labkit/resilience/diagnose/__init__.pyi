@@ -3,6 +3,7 @@ from .channel import Agent as Agent, Collector as Collector, report_to as report
 from .detector import Detector as Detector
 from .flips import Flip as Flip, find_flip as find_flip
 from .guards import FiniteGuard as FiniteGuard, ForwardWatch as ForwardWatch, NotFinite as NotFinite
+from .pytorch import from_pytorch as from_pytorch
 from .reading import Pages as Pages
 from .replays import Replayed as Replayed, replay as replay
 from .replicas import Differs as Differs, checksum as checksum, compare as compare

@@ -108,8 +108,9 @@ class Waits:
         self.between += [(rank, peer) for rank, peers in edges.items() for peer in sorted(peers)]
         native = [t.native for r in op.inside for t in self.reports[r].threads if t.call == op.key[1:]]
         if native and all(native):
-            yield Clue(frozenset(op.inside), "native", f"{ranks_text(op.inside)} {_are(op.inside)} inside {op.name}, "
-                       "and the library does not tell who waits for whom there")  # fmt: skip
+            dark = f", {ranks_text(op.unknown)} may not have come to it" if op.unknown else ""
+            yield Clue(frozenset({*op.inside, *op.unknown}), "native", f"{ranks_text(op.inside)} {_are(op.inside)} "
+                       f"inside {op.name}{dark}, and the library does not tell who waits for whom there")  # fmt: skip
             return
         for rank in op.inside:
             if rank not in edges:
