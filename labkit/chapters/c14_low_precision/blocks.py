@@ -28,7 +28,7 @@ def _row(f: Format) -> dict[str, Any]:
         "format": f.name, "bits": f.bits, "exponent": f.exponent, "mantissa": f.mantissa,
         "largest": f"{f.max:,g}" if f.max < 1e6 else f"{f.max:.1e}", "smallest above 0": f"{f.smallest:.2g}",
         "smallest normal": f"{f.smallest_normal:.2g}",
-        "normal numbers, powers of ten": round(log10(f.max / f.smallest_normal), 1),
+        "normal numbers, powers of ten": round(log10(f.max / f.smallest_normal), 2),
         "a normal number is off by": f"1/{round(2 / f.epsilon):,}",
     }  # fmt: skip
 
@@ -72,9 +72,9 @@ def by_block(run: Any) -> book.Figure:
         for way, one in found.items()
     )
     bars = {
-        "become 0": {way: round(100 * one.zero, 2) for way, one in found.items()},
-        "lose digits": {way: round(100 * one.dull, 2) for way, one in found.items()},
         "fit": {way: round(100 * (1 - one.zero - one.dull), 2) for way, one in found.items()},
+        "lose digits": {way: round(100 * one.dull, 2) for way, one in found.items()},
+        "become 0": {way: round(100 * one.zero, 2) for way, one in found.items()},
     }
     return book.bars(bars, unit="", title="The other numbers, in percent of them", badge="measured", stacked=True,
                      sentence=f"Of all numbers but the outlier: {said}.")  # fmt: skip

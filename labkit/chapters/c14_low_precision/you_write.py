@@ -198,8 +198,11 @@ def all_or_nobody(student: Reader) -> str:
                 raise NotRight(f"{who} says {got}. Is it the wrong way round? True means: take the step.")
             blind = [r for r, says in enumerate(run.results) if says is True and not own[r]]
             if blind:
-                raise NotRight(f"{who} says {got}, and so does rank {blind[0]}, which has one itself. `isfinite` is "
-                               "false for an infinity and for a NaN.")  # fmt: skip
+                raise NotRight(
+                    f"{who} says {got}, and so does rank {blind[0]}, which has one itself. `isfinite` is false for an "
+                    "infinity and for a NaN. If you have seen it there, look at the reduction: ask whether any rank has "
+                    "one, and not whether any is fine."
+                )
             if got == own[rank] and n > 1:
                 raise NotRight(f"{who} says {got}: it has looked at its own gradients only. Ask the others as well.")
             raise NotRight(f"{who} says {got}, and should say {right}.")
