@@ -200,8 +200,8 @@ def all_or_nobody(student: Reader) -> str:
             if blind:
                 raise NotRight(
                     f"{who} says {got}, and so does rank {blind[0]}, which has one itself. `isfinite` is false for an "
-                    "infinity and for a NaN. If you have seen it there, look at the reduction: ask whether any rank has "
-                    "one, and not whether any is fine."
+                    "infinity and for a NaN. If you have seen it there, look at the reduction: ask whether any rank "
+                    "has one, and not whether any is fine."
                 )
             if got == own[rank] and n > 1:
                 raise NotRight(f"{who} says {got}: it has looked at its own gradients only. Ask the others as well.")
