@@ -12,6 +12,7 @@ import torch
 
 import labkit
 from labkit import book, cost
+from labkit.align import group_advantages
 from labkit.align.batching import first_fit_decreasing
 from labkit.align.fleet import PPO, Asynchronous, Fleet, Placement, ppo_step
 from labkit.align.task import CONFIG, Pair, Task, prompts
@@ -361,20 +362,39 @@ def never_wait(group, task, staleness):
 @pytest.mark.ranks
 def test_a_killed_writer_changes_the_time_and_nothing_else(task):
     strict, loose, struck = (asynchronous.go(never_wait, task, s, k) for s, k in ((0, 0), (1, 0), (1, 2)))
-    assert strict.results[0].ages == (0, 0, 0) and loose.results[0].ages == (0, 1, 1)
+    assert strict.results[0].ages == (0, 0, 0, 0) and loose.results[0].ages == (0, 1, 1, 1)
     assert asynchronous.seconds(loose) < asynchronous.seconds(strict)
     assert asynchronous.worked(loose) > asynchronous.worked(strict)
     assert struck.results[0].rewards == loose.results[0].rewards and [*struck.results[0].lost] == [2]
     assert asynchronous.seconds(struck) > asynchronous.seconds(loose)
-    assert "Rank 2 was lost" in asynchronous.stale_said(struck) and "0, 1 and 1" in asynchronous.stale_said(loose)
+    assert "Rank 2 was lost" in asynchronous.stale_said(struck) and "0, 1, 1 and 1" in asynchronous.stale_said(loose)
     assert len(asynchronous.stale(struck).rows) == asynchronous.UPDATES
     assert any(0 in by for by in struck.results[0].made_by)  # the trainer wrote what was owed
     (dead,) = [bar for row in asynchronous.with_deaths(struck) for bar in row if bar[0] == "dead"]
     assert dead[1] == asynchronous.bars(struck)[2][-1][2] and dead[2] == asynchronous.seconds(struck)
+    alone = asynchronous.go(never_wait, task, 1, 0, 1)
+    assert (
+        asynchronous.seconds(alone) > asynchronous.seconds(loose)
+        and alone.results[0].rewards == loose.results[0].rewards
+    )
+    with pytest.raises(labkit.RefusedError, match="ranks 1 to 1"):
+        asynchronous.go(never_wait, task, 0, 2, 1)
     assert not any(bar[0] == "dead" for row in asynchronous.with_deaths(loose) for bar in row)
 
 
 # Drawings and panels
+
+
+def test_advantages_are_those_of_the_library():
+    delta = [2.5 - 2.0, 1.5 - 2.5, 3.0 - 1.5]  # the next guess, or the reward, minus this one
+    third = delta[2]
+    second = delta[1] + 0.95 * third
+    assert drawings.smoothed() == pytest.approx([delta[0] + 0.95 * second, second, third])
+    assert drawings.smoothed(1.0) == pytest.approx([1.0, 0.5, 1.5])
+    assert drawings.within_group() == pytest.approx(float(group_advantages(torch.tensor([drawings.GROUP]))[0, 0]))
+    player = drawings.advantages()
+    assert len(player.frames) == 4 and "+1.00, +0.50 and +1.50" in player.frames[1][1]
+    assert f"{drawings.within_group():+.2f}" in player.frames[3][1]
 
 
 def test_a_step_is_told_in_order():
@@ -409,8 +429,8 @@ def partial_step(group, where="a pool for each, same sizes", longest=32):
     return fleets.one_step(group, where, longest)
 
 
-def go(task, staleness=0, kill=0):
-    return asynchronous.go(never_wait, task, staleness, kill)
+def go(task, staleness=0, writers=3, kill=0):
+    return asynchronous.go(never_wait, task, staleness, kill, writers)
 
 
 def test_parameters_are_refused_in_a_sentence():

@@ -20,7 +20,7 @@ from labkit.chapters.c16_alignment.timelines import rows_of_bars
 from labkit.cost import WorkSeconds
 from labkit.models.threads import one_thread
 
-RANKS, UPDATES = 4, 3
+UPDATES = 4
 SECONDS = WorkSeconds(decode=2e-3, read=2e-5, train=1e-4)
 HOW = GRPO(responses=4, beta=0.1, epochs=1, minibatches=1)
 PHASES = ("generate", "policy", "reference", "reward", "train policy")
@@ -52,10 +52,15 @@ def trained(group: Group, task: Task, plan: Asynchronous) -> Told:
         return told(learn_asynchronously(group, task.make, asked, learning.how(0), HOW, plan, seconds=SECONDS))
 
 
-def go(fn: Any, task: Task, staleness: int, kill: int, ranks: int = RANKS) -> labkit.Run:
-    """A run in which rank `kill` dies while it writes for the second time; nobody where `kill` is 0."""
+def go(fn: Any, task: Task, staleness: int, kill: int, writers: int = 3) -> labkit.Run:
+    """A run in which rank `kill` dies while it writes for the second time; nobody where `kill` is 0.
+
+    Raises RefusedError for a rank that is not there.
+    """
+    if kill > writers:
+        raise labkit.RefusedError(f"rank {kill} cannot die: the writers are ranks 1 to {writers}")
     faults = [Kill(kill, at="generate", nth=2)] if kill else []
-    return labkit.launch(fn, ranks, task, staleness, faults=faults, clock="virtual", transport="local",
+    return labkit.launch(fn, 1 + writers, task, staleness, faults=faults, clock="virtual", transport="local",
                          on_failure="continue" if kill else "raise")  # fmt: skip
 
 
