@@ -377,8 +377,8 @@ def test_a_killed_writer_changes_the_time_and_nothing_else(task):
         asynchronous.seconds(alone) > asynchronous.seconds(loose)
         and alone.results[0].rewards == loose.results[0].rewards
     )
-    with pytest.raises(labkit.RefusedError, match="ranks 1 to 1"):
-        asynchronous.go(never_wait, task, 0, 2, 1)
+    nobody_left = asynchronous.go(never_wait, task, 1, -1, 1)
+    assert [*nobody_left.results[0].lost] == [1] and nobody_left.results[0].rewards == loose.results[0].rewards
     assert not any(bar[0] == "dead" for row in asynchronous.with_deaths(loose) for bar in row)
 
 

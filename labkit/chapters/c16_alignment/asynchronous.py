@@ -53,12 +53,9 @@ def trained(group: Group, task: Task, plan: Asynchronous) -> Told:
 
 
 def go(fn: Any, task: Task, staleness: int, kill: int, writers: int = 3) -> labkit.Run:
-    """A run in which rank `kill` dies while it writes for the second time; nobody where `kill` is 0.
-
-    Raises RefusedError for a rank that is not there.
-    """
-    if kill > writers:
-        raise labkit.RefusedError(f"rank {kill} cannot die: the writers are ranks 1 to {writers}")
+    """A run in which rank `kill` dies while it writes for the second time: nobody where it is 0, and the last writer
+    where it is -1."""
+    kill = writers if kill < 0 else kill
     faults = [Kill(kill, at="generate", nth=2)] if kill else []
     return labkit.launch(fn, 1 + writers, task, staleness, faults=faults, clock="virtual", transport="local",
                          on_failure="continue" if kill else "raise")  # fmt: skip

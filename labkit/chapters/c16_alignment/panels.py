@@ -63,7 +63,7 @@ def nobody_waits(run: Run) -> book.Workbench:
     controls = {
         "staleness": choice("versions old", {"none": 0, "1": 1, "2": 2}, 0),
         "writers": [1, 2, 3, 5, 7],
-        "kill": choice("kill", {"nobody": 0, "rank 1": 1, "rank 2": 2, "rank 3": 3}, 0),
+        "kill": choice("kill", {"nobody": 0, "the first writer": 1, "the last writer": -1}, 0),
     }
     views: list[View] = [asynchronous.stale_said, asynchronous.stale]
     bench = book.workbench(run, controls, views, title="A trainer, and ranks that write")
