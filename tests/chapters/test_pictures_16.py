@@ -175,14 +175,14 @@ def test_the_beginning_has_the_deviation_of_the_truth(task):
     mean = sum(truths) / 4
     assert begin.truth == pytest.approx(mean)
     assert begin.deviation == pytest.approx((sum((t - mean) ** 2 for t in truths) / 4) ** 0.5)
-    told = [[Seen(begin.reward + n, 0.5, 0, (mean + begin.deviation * n,)) for n in range(4)]]
+    told = [[Seen(begin.reward + n, 0.5, (mean + begin.deviation * n,)) for n in range(4)]]
     run = SimpleNamespace(results=told)
     assert begin.rewards(run) == pytest.approx([0, 1, 2, 3]) and begin.truths(run) == pytest.approx([0, 1, 2, 3])
     assert "**+2.00**" in learning.learned_said(run, begin)
 
 
 def test_truths_are_means_over_the_responses_of_all_ranks():
-    ranks = [[Seen(0, 0, 0, (1.0, 2.0))], [Seen(0, 0, 0, (6.0,))]]
+    ranks = [[Seen(0, 0, (1.0, 2.0))], [Seen(0, 0, (6.0,))]]
     assert learning.truths(ranks) == [3.0]
 
 
@@ -417,7 +417,7 @@ def test_the_panels_run_and_say_what_they_saw(task):
         assert "88% was padding" in bench.text
 
     def learn(group, beta=0.05, steps=16, judge="sound"):
-        return [Seen(1.0 * n, 0.1 * n, 0.0, (0.3,)) for n in range(4)]
+        return [Seen(1.0 * n, 0.1 * n, (0.3,)) for n in range(4)]
 
     with closing(panels.learn(learn, task)) as bench:
         assert "standard deviations" in bench.text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import mean
 from typing import Any
 
 import labkit
@@ -114,7 +113,3 @@ def stale(run: Any) -> book.Figure:
     ]
     svg = rows_of_bars(with_deaths(run), AXIS * ceil(seconds(run) / AXIS), said, title="Writing and learning")
     return book.Figure("Writing and learning", "emulated", said, rows, svg)
-
-
-def mean_reward(run: Any) -> float:
-    return mean(run.results[0].rewards)

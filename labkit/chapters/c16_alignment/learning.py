@@ -48,12 +48,11 @@ class Seen:
 
     reward: float
     kl: float
-    clipped: float
     truths: tuple[float, ...]
 
 
 def seen(report: Report) -> Seen:
-    return Seen(report.reward, report.kl, report.clipped, tuple(truth(s.tokens, ROOM) for s in report.samples))
+    return Seen(report.reward, report.kl, tuple(truth(s.tokens, ROOM) for s in report.samples))
 
 
 def truths(results: Sequence[Sequence[Seen]]) -> list[float]:
