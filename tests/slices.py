@@ -15,6 +15,7 @@ from labkit.wire.transports import kinds
 LONG = "LABKIT_LONG" in os.environ  # `make test-all`
 ROOT = Path(__file__).parents[1]
 TRANSPORTS = [name for name, kind in kinds().items() if kind.device == "cpu"]  # those that run on every machine
+REBUILDABLE = ["local", "gloo"]  # those over which groups can be left and formed anew
 FILES = (
     "notebooks/{name}.ipynb",
     "labkit/chapters/c{name}",

@@ -39,7 +39,7 @@ def rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     for n in options.ftar_ranks:
         for mib in options.ftar_mib:
             pairs = max(4, min(options.pairs, options.pairs * 256 // (mib * n)))
-            run = labkit.launch(compare, n, mib * MIB, pairs, shape, transport="local", timeout=300)
+            run = labkit.launch(compare, n, mib * MIB, pairs, shape, transport=options.transport, timeout=300)
             found.append({"ranks": n, "MiB": mib, **_row(run.results)})
     return found
 

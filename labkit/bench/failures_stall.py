@@ -71,7 +71,8 @@ def failures(options: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for fault in [*faults, Hang(1, at="forward", nth=at)]:
         for _ in range(options.stall_runs):
-            run = run_ft_hsdp(config, Standing(options.stall_step), options.stall_steps, faults=[fault]).require()
+            run = run_ft_hsdp(config, Standing(options.stall_step), options.stall_steps, faults=[fault],
+                                transport=options.transport).require()  # fmt: skip
             (incident,) = run.incidents
             lost = {what: [s for s in run.stalls if s.what == what] for what in ("kill", "rejoin")}
             worst = {what: max((s.extra / s.step for s in x), default=float("nan")) for what, x in lost.items()}
@@ -93,11 +94,12 @@ def calm(options: argparse.Namespace) -> dict[str, Any]:
     config, build = configuration(options), Standing(options.stall_step)
 
     def tolerant() -> float:
-        run = run_ft_hsdp(config, build, options.stall_steps).require()
+        run = run_ft_hsdp(config, build, options.stall_steps, transport=options.transport).require()
         return _step([r.attempts for r in run.results if r is not None])
 
     def plain() -> float:
-        run = labkit.launch(plain_hsdp, config.world_size, config, build, options.stall_steps, transport="local")
+        run = labkit.launch(plain_hsdp, config.world_size, config, build, options.stall_steps,
+                            transport=options.transport)  # fmt: skip
         return _step([r.attempts for r in run.results])
 
     theirs: list[float] = []
@@ -147,7 +149,8 @@ def restarted(options: argparse.Namespace) -> dict[str, Any]:
             here = Path(folder, str(i))
             here.mkdir()
             run_elastic(_checkpointed, options.stall_replicas, str(here), options.stall_step, options.stall_steps,
-                        options.stall_every, faults=[Kill(1, at="forward", nth=at)], transport="local")  # fmt: skip
+                        options.stall_every, faults=[Kill(1, at="forward", nth=at)],
+                        transport=options.transport)  # fmt: skip
             rows = [line.split() for line in (here / "steps").read_text().splitlines()]
             done = [(int(step), float(when)) for step, when in rows]
             back = next(n for n in range(1, len(done)) if done[n][0] <= done[n - 1][0])

@@ -137,7 +137,7 @@ class Group(Messenger):
     def leave(self) -> None:
         """Leave this group and its subgroups for good: who waits for this rank there, now or later, gets PeerLost.
 
-        For transport="local". The group is of no more use, except for `rebuild`. Leaving again does nothing.
+        The group is of no more use, except for `rebuild`. Leaving again does nothing. Not over NCCL.
         """
         self.context.transport.must_be_rebuildable("leave()")
         self._leave()

@@ -29,6 +29,7 @@ class Message:
     __slots__ = (
         "peer", "seq", "x", "op", "flags", "operation", "sent", "raw", "nbytes", "record", "begun", "free", "state",
         "error", "done", "then", "sock", "at", "head", "stuck", "scratch", "staged", "landing", "shape", "code", "into",
+        "works",
     )  # fmt: skip
 
     def __init__(self, peer: int, seq: int, x: Tensor, op: Any, operation: tuple[int, int], flags: int = 0):
@@ -53,6 +54,7 @@ class Message:
         self.stuck: tuple[int, int] | None = None
         self.scratch: Any = None
         self.into: Any = None  # of a receive that combines: `x`, flat
+        self.works: Any = None  # of a library that moves it by itself
         self.staged = False  # goes by way of host memory (staging.py)
         self.landing: Any = None
 

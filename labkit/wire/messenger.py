@@ -149,8 +149,8 @@ class Messenger:
     def within(self, seconds: float) -> Iterator[None]:
         """No wait of this thread in the enclosed calls goes on beyond `seconds` from now: WaitTimeout.
 
-        For messages, collectives and handles of any group on transport="local". One `within` inside another cannot
-        be longer. After a wait that ran out the group is of no more use to its members, except for `rebuild`.
+        For messages, collectives and handles of any group, but not over NCCL. One `within` inside another cannot be
+        longer. After a wait that ran out the group is of no more use to its members, except for `rebuild`.
         """
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise RefusedError(f"within({seconds!r}): needs a number of seconds above 0")

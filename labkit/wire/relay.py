@@ -27,9 +27,10 @@ from labkit.wire import staging
 from labkit.wire.recording import record as rec
 from labkit.wire.recording.parts import Parts
 
-from .errors import RefusedError, WaitTimeout
+from .errors import WaitTimeout
 from .message import CREDIT, Message
 from .ops import ReduceOp
+from .relay_begun import BegunRelay
 from .transports.background import LOOK
 from .transports.lane import LocalLane
 
@@ -51,7 +52,9 @@ def relay(
     Both are parts of `x` (1-D, contiguous). One of `outs` may overlap one of `intos` only if it waits for it. Raises
     PeerLost, WaitTimeout, Mismatch.
     """
-    _Relay(group, x, outs, to, intos, source, window, quiet, limit).run()
+    group.context.transport.must_be_rebuildable("a relay")
+    kind = _Relay if isinstance(group._lane, LocalLane) else BegunRelay
+    kind(group, x, outs, to, intos, source, window, quiet, limit).run()
 
 
 class _Relay:
@@ -61,8 +64,7 @@ class _Relay:
         self, group: Messenger, x: Tensor, outs: Sequence[Out], to: int, intos: Sequence[Into], source: int,
         window: int, quiet: float, limit: float,
     ):  # fmt: skip
-        if not isinstance(group._lane, LocalLane):
-            raise RefusedError(f"a relay needs the framed sockets of transport='local', not {group.transport!r}")
+        assert isinstance(group._lane, LocalLane)
         self.lane, self.context, self.parts = group._lane, group.context, Parts(group, x)
         self.recorder, self.clock = self.context.recorder, self.context.clock_here()
         self.outs, self.intos, self.window = outs, intos, window

@@ -17,9 +17,13 @@ from labkit.wire.transports import Site, Sockets, Transport, kinds
 from .spec import Spec
 
 
-def make_transport(spec: Spec, rank: int, store: Any, sockets: Callable[[], Sockets], limit: float) -> Transport:
+def make_transport(
+    spec: Spec, rank: int, store: Any, addresses: Any, alive: Callable[[int], bool] | None,
+    sockets: Callable[[], Sockets], limit: float,
+) -> Transport:  # fmt: skip
     """The transport that the spec asks for; the rest is what its `Site` needs and the engine knows."""
-    return kinds()[spec.transport].make(Site(rank, spec.world_size, store, sockets, spec.timed, limit))
+    site = Site(rank, spec.world_size, store, addresses, alive, sockets, spec.timed, limit)
+    return kinds()[spec.transport].make(site)
 
 
 def make_context(

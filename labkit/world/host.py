@@ -43,7 +43,7 @@ class Host:
         self.pages_fd = rec.create_pages(size)
         self.pages = [rec.Page(self.pages_fd, r, size) for r in range(size)]
         self.addresses = AddressTable(size)
-        self.store = _store_path()
+        self.store, self.board = _store_path(), _store_path()
         self.secret = secrets.token_bytes(16)
         self.epoch = time.perf_counter_ns()
         self.lives = [RankProcess(r) for r in range(size)]
@@ -90,7 +90,7 @@ class Host:
                 live(
                     Birth(
                         rank, self.spec, self.function, self.args, self.pages_fd, self.addresses, listener, self.store,
-                        self.secret, self.epoch, theirs, write, self.injector.due(rank), self.link_model,
+                        self.board, self.secret, self.epoch, theirs, write, self.injector.due(rank), self.link_model,
                         self.spec.gpus.device_of(rank),
                     ),
                     host,
@@ -139,8 +139,9 @@ class Host:
         for life in self.lives:
             self.hear_output(life)
             self.flush(life)
-        if not self.store.startswith("/proc"):
-            os.unlink(self.store)
+        for path in (self.store, self.board):
+            if not path.startswith("/proc"):
+                os.unlink(path)
         self.caller.send(("ended", self.judge.verdict, self.judge.failures, self.injector.unfired()))
 
     def listen(self, bell: int) -> None:

@@ -20,6 +20,7 @@ from labkit.wire.group import Group
 from labkit.wire.plain import record_plain_calls
 from labkit.wire.recording import record as rec
 from labkit.wire.transports import Sockets, kinds
+from labkit.wire.transports.board import Board
 
 from .channel import Channel, Closed
 from .devices import process_group_backend
@@ -46,6 +47,7 @@ class Birth:
     addresses: Any
     listener: socket.socket
     store: str
+    board: str
     secret: bytes
     epoch: int
     control: Channel
@@ -173,12 +175,14 @@ def _make_context(birth: Birth, page: rec.Page) -> Context:
     )  # fmt: skip
     limit = spec.timeout + (0 if goes_on else GRACE)
 
+    alive = _alive(birth) if goes_on else None
+
     def sockets() -> Sockets:
-        return Sockets(birth.listener, birth.addresses, birth.secret, _alive(birth) if goes_on else None)
+        return Sockets(birth.listener, birth.addresses, birth.secret, alive)
 
     if not kinds()[spec.transport].own_sockets:
         birth.listener.close()
-    transport = make_transport(spec, rank, store, sockets, limit + 3600)
+    transport = make_transport(spec, rank, Board(birth.board), birth.addresses, alive, sockets, limit + 3600)
     context = make_context(
         spec, rank, page, transport=transport, timeout=limit,
         epoch=birth.epoch, per_node=spec.per_node, device=device, link_model=birth.link_model,

@@ -100,6 +100,8 @@ class _Run:
         report["page"] = _used(page)
         report["peak"] = context.sampler.peak() if context.sampler else 0
         run = self._gather(report, time.perf_counter() - begun)
+        if report["failure"] is None:  # all are through, and another launch may follow in these processes
+            context.transport.close()
         if run.failures and spec.on_failure == "raise":
             raise RankFailed(run.failures[0], run)
         return run
@@ -116,7 +118,9 @@ class _Run:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
             torch.cuda.set_device(device)
         return make_context(
-            spec, rank, page, transport=make_transport(spec, rank, self.store, self._sockets, spec.timeout),
+            spec, rank, page, transport=make_transport(
+                spec, rank, self.store, range(spec.world_size), self._runs, self._sockets, spec.timeout
+            ),
             timeout=spec.timeout, epoch=epoch, per_node=self.per_node,
             device=device, link_model=None, faults=RankFaults({}, page, lambda n: (False, {})),
         )  # fmt: skip

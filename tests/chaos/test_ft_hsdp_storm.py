@@ -1,7 +1,7 @@
 """FT-HSDP under seeded storms: it ends in time, every sample counts once, and the weights are those of a calm run.
 
-Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "storm and [137]"` runs one again. `make
-test-all` runs all 500; the ordinary tests a slice in which every shape of failure comes once.
+Each run is drawn from its seed, which is in its name: `pytest tests/chaos -k "storm and [137-gloo]"` runs one again.
+`make test-all` runs all; the ordinary tests a few, most of them over gloo, where a death is heard otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from labkit.resilience.storm.weather import Verdict, weather
 
 pytestmark = pytest.mark.ranks
 
-RUNS = 500
+RUNS, OVER_GLOO = 500, 200
+FIRST = [(0, "local"), (3, "gloo"), (5, "gloo"), (6, "gloo"), (8, "gloo")]  # all but one, drop, freeze, leader
+REST = [(s, t) for t, runs in (("local", RUNS), ("gloo", OVER_GLOO)) for s in range(runs) if (s, t) not in FIRST]
 
 
 def services() -> list[int]:
@@ -27,10 +29,10 @@ def services() -> list[int]:
     return [p.pid for p in found if "labkit.resilience.quorum" in " ".join(p.cmdline())]
 
 
-@pytest.mark.parametrize("seed", few(range(RUNS)))
-def test_a_storm(seed, request) -> None:
+@pytest.mark.parametrize(("seed", "transport"), few(FIRST + REST, len(FIRST)))
+def test_a_storm(seed, transport, request) -> None:
     plan = draw(seed)
-    verdict: Verdict = weather(plan)
+    verdict: Verdict = weather(plan, transport=transport)
     request.node.user_properties.append(("storm", str(verdict)))
     assert verdict.ok, f"{verdict}\n{plan}\n" + "\n".join(map(str, verdict.run.incidents if verdict.run else []))
     assert verdict.replayed and verdict.run is not None

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from slices import few
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit.resilience.ft_hsdp import plain_hsdp, replay
@@ -48,9 +48,10 @@ def plain(c, build, steps=STEPS, **options):
         2,
     ),  # fmt: skip
 )
-def test_without_faults_it_is_plain_hsdp_to_the_bit(inside, replicas, ranks, options, tmp_path):
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_without_faults_it_is_plain_hsdp_to_the_bit(inside, replicas, ranks, options, transport, tmp_path):
     c = config(replicas, ranks, keep_weights=True, **options)
-    run = run_ft_hsdp(c, BUILDS[inside], STEPS, log_dir=tmp_path).require()
+    run = run_ft_hsdp(c, BUILDS[inside], STEPS, log_dir=tmp_path, transport=transport).require()
     reference = plain(c, BUILDS[inside])
     assert states(run.results) == states(reference)
     for mine, its in zip(run.results, reference, strict=True):

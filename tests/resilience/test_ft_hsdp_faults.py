@@ -9,7 +9,7 @@ import functools
 
 import pytest
 import torch
-from slices import few
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import Kill
@@ -71,12 +71,13 @@ def same_by_hand(run):
 
 @pytest.mark.parametrize("at", ["quorum", "forward", "exchange", "vote", "commit"])
 @pytest.mark.parametrize(("inside", "rank"), few([("plain", 0), ("fsdp", 0), ("tp", 1), ("context", 1)]))
-def test_a_rank_killed_anywhere_in_a_step(at, inside, rank, tmp_path):
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_a_rank_killed_anywhere_in_a_step(at, inside, rank, transport, tmp_path):
     """Leader or not: its replica starts again, the others lose nothing, and in the end it is one of them again."""
     ranks = 1 if inside == "plain" else 2
     c = config(3 if ranks == 1 else 2, ranks)
     fault = Kill(ranks + rank, at=at, nth=3)
-    run = run_ft_hsdp(c, BUILDS[inside], STEPS, log_dir=tmp_path, faults=[fault])
+    run = run_ft_hsdp(c, BUILDS[inside], STEPS, log_dir=tmp_path, faults=[fault], transport=transport)
     proven(run, tmp_path, BUILDS[inside])
     assert not run.run.unfired
     # on a machine without a processor to spare a deadline may end a rank that was only slow: that must be survived too
@@ -156,9 +157,11 @@ def test_the_rate_follows_the_number_of_healthy_replicas(intervention, tmp_path)
     same_by_hand(run)
 
 
-def test_all_but_one_are_killed_and_come_back(tmp_path):
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_all_but_one_are_killed_and_come_back(transport, tmp_path):
     faults = [Kill(r, at="exchange", nth=3) for r in (1, 2)]
-    run = proven(run_ft_hsdp(config(3), build_mlp, STEPS, log_dir=tmp_path, faults=faults), tmp_path, build_mlp)
+    run = run_ft_hsdp(config(3), build_mlp, STEPS, log_dir=tmp_path, faults=faults, transport=transport)
+    proven(run, tmp_path, build_mlp)
     assert (0,) in contributors(run) and len(run.incidents) == 2
 
 
@@ -183,10 +186,11 @@ def test_everybody_dies_and_the_last_checkpoint_is_taken_up(tmp_path):
     assert not any(r.unsaved for r in run.results)
 
 
-def test_who_recovers_is_killed_again_and_again(tmp_path):
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_who_recovers_is_killed_again_and_again(transport, tmp_path):
     faults = [Kill(1, at="forward", nth=2), Kill(1, at="transfer", nth=1), Kill(1, at="load", nth=1)]
     c = config(2)
-    run = run_ft_hsdp(c, build_slow, 30, log_dir=tmp_path, faults=faults)
+    run = run_ft_hsdp(c, build_slow, 30, log_dir=tmp_path, faults=faults, transport=transport)
     proven(run, tmp_path, build_mlp, 2)
     assert len(run.incidents) == 3 and not run.run.unfired
 

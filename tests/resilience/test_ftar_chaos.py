@@ -1,6 +1,6 @@
 """Faults at random messages, one or two at once, in exchanges of any shape: the others always go on, and sum right.
 
-Each case is drawn from its seed, which is its name: `pytest tests/resilience -k "[137]"` runs one again.
+Each case is drawn from its seed, which is in its name: `pytest tests/resilience -k "[137-gloo]"` runs one again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 import torch
 from leftovers import alive, eventually
-from slices import few
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import Drop, Hang, Kill, Raise
@@ -23,6 +23,7 @@ from labkit.resilience.errors import Fatal
 from labkit.resilience.ftar.queued import Ftar
 
 CASES, SLICE = 200, 13
+IN_EACH = {"local": SLICE, "gloo": 4}  # run of the ordinary tests
 
 
 def draw(seed: int) -> dict:
@@ -66,10 +67,14 @@ def storm(group, case):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("seed", few(range(CASES), SLICE))
-def test_the_others_go_on(seed) -> None:
+@pytest.mark.parametrize(
+    ("seed", "transport"),
+    few(sorted(((s, t) for s in range(CASES) for t in REBUILDABLE), key=lambda case: case[0] >= IN_EACH[case[1]]),
+        sum(IN_EACH.values())),
+)  # fmt: skip
+def test_the_others_go_on(seed, transport) -> None:
     case = draw(seed)
-    job = labkit.start(storm, case["size"], case, transport="local", on_failure="continue", faults=case["faults"],
+    job = labkit.start(storm, case["size"], case, transport=transport, on_failure="continue", faults=case["faults"],
                        timeout=30, deadline=60)  # fmt: skip
     victims = {f.rank for f in case["faults"]}
     others = set(range(case["size"])) - victims

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER, eventually
-from slices import few
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import Drop, Hang, Kill, Raise
@@ -31,9 +31,10 @@ def with_survivors(group, victim, options, again=None):
 
 
 @pytest.mark.parametrize("message", few([1, 7, 12, 18, *(n for n in range(2, 18) if n not in (7, 12))], 4))
-def test_killed_at_any_message_all_others_learn_it_before_any_limit_and_go_on(message) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_killed_at_any_message_all_others_learn_it_before_any_limit_and_go_on(message, transport) -> None:
     victim = message % 4
-    job = labkit.start(with_survivors, 4, victim, {"deadline": NEVER}, transport="local", on_failure="continue",
+    job = labkit.start(with_survivors, 4, victim, {"deadline": NEVER}, transport=transport, on_failure="continue",
                        faults=[Kill(victim, message=message)], timeout=NEVER)  # fmt: skip
     run = job.wait()
     assert [(f.rank, f.kind) for f in run.failures] == [(victim, "died")]
@@ -43,7 +44,8 @@ def test_killed_at_any_message_all_others_learn_it_before_any_limit_and_go_on(me
         assert after == [3.0]
 
 
-def test_who_fails_tells_the_others_before_anything_else(tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_who_fails_tells_the_others_before_anything_else(tmp_path, transport) -> None:
     """Ranks that are no neighbours of the dead one learn it from those, although nobody rebuilds or ends."""
 
     def work(group):
@@ -53,15 +55,16 @@ def test_who_fails_tells_the_others_before_anything_else(tmp_path) -> None:
             time.sleep(0.01)
         return error.late
 
-    run = labkit.launch(work, 6, transport="local", on_failure="continue", faults=[Kill(2, message=9)], timeout=NEVER)
+    run = labkit.launch(work, 6, transport=transport, on_failure="continue", faults=[Kill(2, message=9)], timeout=NEVER)
     assert run.results == [False, False, None, False, False, False]
 
 
 @pytest.mark.parametrize("ranks", few([2, 3, 8], 2))
-def test_killed_with_other_numbers_of_ranks(ranks) -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_killed_with_other_numbers_of_ranks(ranks, transport) -> None:
     """Also one that dies between two exchanges, and long after others have finished theirs."""
     for message in (1, ranks, 6 * (ranks - 1), 6 * (ranks - 1) + 1):
-        job = labkit.start(with_survivors, ranks, 1, {}, transport="local", on_failure="continue",
+        job = labkit.start(with_survivors, ranks, 1, {}, transport=transport, on_failure="continue",
                            faults=[Kill(1, message=message)], timeout=NEVER)  # fmt: skip
         run = job.wait()
         for rank in set(range(ranks)) - {1}:
@@ -70,7 +73,8 @@ def test_killed_with_other_numbers_of_ranks(ranks) -> None:
 
 
 @pytest.mark.parametrize("message", few([9, 1, 4, 14, 18]))
-def test_stopped_at_any_message_all_others_learn_it_at_the_limit_and_go_on(message, tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_stopped_at_any_message_all_others_learn_it_at_the_limit_and_go_on(message, tmp_path, transport) -> None:
     """The stopped one is continued when the others are through: it finds its old group dead, and joins a new epoch."""
     gate = str(tmp_path / "gate")
 
@@ -88,7 +92,7 @@ def test_stopped_at_any_message_all_others_learn_it_at_the_limit_and_go_on(messa
         return good, (type(error).__name__, error.late, error.peer), after, sum_of_ones(whole, 12_000, **CUT)
 
     victim = message % 4
-    job = labkit.start(work, 4, victim, transport="local", on_failure="continue",
+    job = labkit.start(work, 4, victim, transport=transport, on_failure="continue",
                        faults=[Hang(victim, message=message)], timeout=30)  # fmt: skip
     assert eventually(lambda: sum(os.path.exists(f"{gate}{r}") for r in range(4)) == 3)
     os.kill(job.pids[victim], signal.SIGCONT)
@@ -105,7 +109,8 @@ def test_stopped_at_any_message_all_others_learn_it_at_the_limit_and_go_on(messa
     assert run.results[victim][1][1] is False, "the slow one finds its group left by the others"
 
 
-def test_who_does_not_take_what_it_is_sent_is_named_by_its_left_neighbour(tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_who_does_not_take_what_it_is_sent_is_named_by_its_left_neighbour(tmp_path, transport) -> None:
     def work(group):
         if group.rank == 2:
             while len(list(tmp_path.iterdir())) < 3:
@@ -116,13 +121,14 @@ def test_who_does_not_take_what_it_is_sent_is_named_by_its_left_neighbour(tmp_pa
         (tmp_path / str(group.rank)).touch()
         return error.late, error.peer, str(error)
 
-    run = labkit.launch(work, 4, transport="local", on_failure="continue", timeout=NEVER)
+    run = labkit.launch(work, 4, transport=transport, on_failure="continue", timeout=NEVER)
     late, peer, words = run.results[1]
     assert late and peer == 2 and "rank 1 waited 0.3 s: nothing moved. It waits for rank 2 to take what it was" in words
     assert [run.results[r][0] for r in (0, 3)] == [False, False]  # they learned it from rank 1
 
 
-def test_the_deadline_of_the_whole_exchange() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_the_deadline_of_the_whole_exchange(transport) -> None:
     """Something moves all the time, and still it takes too long."""
 
     def work(group):
@@ -130,7 +136,7 @@ def test_the_deadline_of_the_whole_exchange() -> None:
         error = raised(Recoverable, lambda: ft_all_reduce(x, group, deadline=0.02, chunk_bytes=1 << 16, chunks=2))
         return error.late, str(error)
 
-    results = labkit.launch(work, 2, transport="local", on_failure="continue", timeout=NEVER).results
+    results = labkit.launch(work, 2, transport=transport, on_failure="continue", timeout=NEVER).results
     assert any(late and "waited 0.02 s: the exchange has not ended" in words for late, words in results)
 
 
@@ -150,6 +156,18 @@ def test_a_lost_message_is_recoverable_and_a_bug_is_fatal() -> None:
     results = launch(Raise(1, message=3, text="a bug"))
     assert results[1] == ("Fatal", "RuntimeError: a bug")
     assert [results[r][0] for r in (0, 2)] == ["Recoverable"] * 2
+
+
+def test_over_gloo_what_was_lost_or_has_another_size_is_waited_for_in_vain() -> None:
+    def lost(group):
+        return raised(Recoverable, lambda: ft_all_reduce(torch.ones(12_000), group, quiet=1.0, **CUT)).late
+
+    def uneven(group):
+        return raised(Recoverable, lambda: ft_all_reduce(torch.ones(1000 + group.rank), group, quiet=1.0)).late
+
+    faults = [Drop(1, message=3)]
+    assert any(labkit.launch(lost, 3, transport="gloo", on_failure="continue", faults=faults, timeout=NEVER).results)
+    assert any(labkit.launch(uneven, 2, transport="gloo", on_failure="continue", timeout=NEVER).results)
 
 
 def test_ranks_that_brought_different_tensors_end() -> None:

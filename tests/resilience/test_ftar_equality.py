@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from slices import few
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import RankFailed, collectives, cost
@@ -34,15 +34,17 @@ def many(group, sizes, cuts):
 
 
 @pytest.mark.parametrize("ranks", few([3, 1, 2, 4, 5, 8], 2))
-def test_the_same_bits_as_the_ring_on_every_rank_and_in_every_run(ranks) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_the_same_bits_as_the_ring_on_every_rank_and_in_every_run(ranks, transport) -> None:
     sizes = SIZES if ranks < 5 else [0, 1, 1000, 10_007]
-    first, again = (labkit.launch(many, ranks, sizes, CUTS, transport="local", timeout=30).results for _ in range(2))
+    first, again = (labkit.launch(many, ranks, sizes, CUTS, transport=transport, timeout=30).results for _ in range(2))
     assert all(equal for equal, _ in first[0]), first[0]
     assert all(result == first[0] for result in first)
     assert again == first
 
 
-def test_every_dtype_that_adds() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_every_dtype_that_adds(transport) -> None:
     def work(group, dtypes):
         found = {}
         for name in dtypes:
@@ -52,21 +54,23 @@ def test_every_dtype_that_adds() -> None:
             found[name] = torch.equal(x, ring), digest(x)
         return found
 
-    results = labkit.launch(work, 3, ADDING, transport="local", timeout=30).results
+    results = labkit.launch(work, 3, ADDING, transport=transport, timeout=30).results
     assert set(results[0]) == set(ADDING) and all(equal for equal, _ in results[0].values())
     assert results[1] == results[0] == results[2]
 
 
-def test_it_agrees_with_the_native_library_to_rounding() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_it_agrees_with_the_native_library_to_rounding(transport) -> None:
     def work(group):
         x = torch.randn(50_000, generator=torch.Generator().manual_seed(group.rank))
         native = collectives.all_reduce(x.clone(), group, algorithm="native")
         return float((ft_all_reduce(x, group, chunk_bytes=1 << 12) - native).abs().max())
 
-    assert max(labkit.launch(work, 4, transport="local", timeout=30).results) < 1e-5
+    assert max(labkit.launch(work, 4, transport=transport, timeout=30).results) < 1e-5
 
 
-def test_any_memory_layout_and_no_graph() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_any_memory_layout_and_no_graph(transport) -> None:
     def work(group):
         scalar = ft_all_reduce(torch.tensor(2.0), group)
         wide = torch.arange(12.0).view(3, 4)
@@ -77,15 +81,16 @@ def test_any_memory_layout_and_no_graph() -> None:
         return float(scalar), wide.tolist(), leaf.tolist(), leaf.grad_fn is None
 
     twice = [[2.0 * (4 * i + j) for j in range(4)] for i in range(3)]
-    assert labkit.launch(work, 2, transport="local", timeout=30).results == [(4.0, twice, [2.0] * 3, True)] * 2
+    assert labkit.launch(work, 2, transport=transport, timeout=30).results == [(4.0, twice, [2.0] * 3, True)] * 2
 
 
 @pytest.mark.parametrize(("ranks", "numel"), [(2, 1000), (3, 1000), (4, 1001), (5, 3), (8, 4097)])
-def test_the_bytes_on_the_trace_are_those_of_the_ring(ranks, numel) -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_the_bytes_on_the_trace_are_those_of_the_ring(ranks, numel, transport) -> None:
     def work(group):
         ft_all_reduce(torch.ones(numel), group, chunk_bytes=256, chunks=2)
 
-    trace = labkit.launch(work, ranks, transport="local", timeout=30).trace
+    trace = labkit.launch(work, ranks, transport=transport, timeout=30).trace
     assert trace.bytes_sent() == cost.ring_all_reduce_bytes_by_rank(numel, 4, ranks)
     cuts = math.ceil(math.ceil(numel / ranks) / 64)
     assert trace.messages() == [2 * (ranks - 1) * cuts] * ranks
@@ -112,7 +117,8 @@ def test_the_plan_in_numbers() -> None:
     assert max(4 * size for size in sizes) <= 40
 
 
-def test_on_the_virtual_clock_the_time_is_exact() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_on_the_virtual_clock_the_time_is_exact(transport) -> None:
     """Two ranks, a link of 1 GB/s: each step's chunks follow each other, and the last one has come after all bytes."""
 
     def work(group, chunks):
@@ -121,7 +127,7 @@ def test_on_the_virtual_clock_the_time_is_exact() -> None:
     network = labkit.Network(nodes=2, inter=labkit.Link(bandwidth=1e9, latency=1e-3))
     seconds = {}
     for chunks in (1, 4):
-        runs = [labkit.launch(work, 2, chunks, transport="local", clock="virtual", network=network, timeout=30)
+        runs = [labkit.launch(work, 2, chunks, transport=transport, clock="virtual", network=network, timeout=30)
                 for _ in range(2)]  # fmt: skip
         seconds[chunks], again = (run.trace.calls("all_reduce")[0].seconds for run in runs)
         assert seconds[chunks] == again
@@ -148,8 +154,3 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(call, words) -> Non
         labkit.launch(lambda group: call(group, ft_all_reduce), 2, transport="local", timeout=30)
     assert caught.value.failure.error in ("RefusedError", "TypeError")
     assert sum(caught.value.run.trace.messages()) == 0
-
-
-def test_only_the_local_transport_will_do() -> None:
-    with pytest.raises(RankFailed, match="FTAR needs transport='local', not 'gloo'"):
-        labkit.launch(lambda group: ft_all_reduce(torch.ones(3), group), 2, transport="gloo")

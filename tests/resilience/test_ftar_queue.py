@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import Kill, Raise, RankFailed, collectives
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.ranks
 LIMITS = {"message": 2.0, "exchange": 4.0, "vote": 5.0, "step": 10.0, "join": 12.0, "hang": 15.0}
 
 
-def test_they_run_in_order_beside_the_caller() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_they_run_in_order_beside_the_caller(transport) -> None:
     def work(group):
         ftar = Ftar(group, Deadlines(**LIMITS), chunk_bytes=1 << 16)
         tensors = [torch.full((50_000,), float(i + group.rank)) for i in range(8)]
@@ -36,11 +38,12 @@ def test_they_run_in_order_beside_the_caller() -> None:
         ftar.close()
         return [x.unique().tolist() for x in tensors], error, done, computed, again.error
 
-    for sums, error, done, _, again in labkit.launch(work, 3, transport="local", timeout=30).results:
+    for sums, error, done, _, again in labkit.launch(work, 3, transport=transport, timeout=30).results:
         assert sums == [[3.0 * i + 3] for i in range(8)] and error is None and all(done) and again is None
 
 
-def test_the_caller_goes_on_while_they_run(tmp_path) -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_the_caller_goes_on_while_they_run(tmp_path, transport) -> None:
     def work(group):
         ftar, called = Ftar(group), tmp_path / "called"
         while group.rank == 1 and not called.exists():  # it takes part only when the other's call has returned
@@ -51,10 +54,11 @@ def test_the_caller_goes_on_while_they_run(tmp_path) -> None:
         handle.wait()
         return early
 
-    assert labkit.launch(work, 2, transport="local", timeout=NEVER).results[0] is False
+    assert labkit.launch(work, 2, transport=transport, timeout=NEVER).results[0] is False
 
 
-def test_after_an_error_the_queue_is_skipped_until_the_group_is_formed_anew() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_after_an_error_the_queue_is_skipped_until_the_group_is_formed_anew(transport) -> None:
     def work(group):
         ftar = Ftar(group, Deadlines(**LIMITS), chunk_bytes=4000, chunks=2)
         works = [ftar.all_reduce(torch.ones(12_000)) for _ in range(6)]
@@ -68,7 +72,7 @@ def test_after_an_error_the_queue_is_skipped_until_the_group_is_formed_anew() ->
         after = ftar.finish()
         return states, type(error).__name__, words, after, x.unique().tolist(), ftar.group.global_ranks
 
-    run = labkit.launch(work, 4, transport="local", on_failure="continue", faults=[Kill(1, message=40)], timeout=30)
+    run = labkit.launch(work, 4, transport=transport, on_failure="continue", faults=[Kill(1, message=40)], timeout=30)
     for rank in (0, 2, 3):
         states, error, words, after, values, members = run.results[rank]
         assert words.startswith("all-reduce 7 was skipped, because one before it failed: rank")
@@ -77,7 +81,8 @@ def test_after_an_error_the_queue_is_skipped_until_the_group_is_formed_anew() ->
         assert failed in (2, 3) and states == ["NoneType"] * failed + ["Recoverable"] + ["Skipped"] * (5 - failed)
 
 
-def test_a_fatal_error_ends_this_rank_and_is_recoverable_for_the_others() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_a_fatal_error_ends_this_rank_and_is_recoverable_for_the_others(transport) -> None:
     def work(group):
         ftar = Ftar(group, Deadlines(**LIMITS))
         works = [ftar.all_reduce(torch.ones(100)) for _ in range(3)]
@@ -89,7 +94,7 @@ def test_a_fatal_error_ends_this_rank_and_is_recoverable_for_the_others() -> Non
             raise
         return type(error).__name__, [type(w.error).__name__ for w in works]
 
-    run = labkit.launch(work, 3, transport="local", on_failure="continue",
+    run = labkit.launch(work, 3, transport=transport, on_failure="continue",
                         faults=[Raise(2, message=7, text="a bug")], timeout=30)  # fmt: skip
     assert [(f.rank, f.error, f.message) for f in run.failures] == [(2, "Fatal", "RuntimeError: a bug")]
     assert {run.results[r][0] for r in (0, 1)} == {"Recoverable"}
@@ -98,7 +103,8 @@ def test_a_fatal_error_ends_this_rank_and_is_recoverable_for_the_others() -> Non
 
 
 @pytest.mark.parametrize("how", ["abort", "rebuild", "close"])
-def test_giving_up_ends_what_runs_on_all_members_before_any_limit(how, tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_giving_up_ends_what_runs_on_all_members_before_any_limit(how, tmp_path, transport) -> None:
     def work(group):
         ftar = Ftar(group, Deadlines.for_step(NEVER))
         if group.rank == 1:  # it does not take part, and is there until the others are through
@@ -115,7 +121,7 @@ def test_giving_up_ends_what_runs_on_all_members_before_any_limit(how, tmp_path)
         (tmp_path / str(group.rank)).touch()
         return late
 
-    run = labkit.launch(work, 3, transport="local", on_failure="continue", timeout=NEVER)
+    run = labkit.launch(work, 3, transport=transport, on_failure="continue", timeout=NEVER)
     assert run.results == [False, None, False] and not run.failures
 
 
@@ -140,7 +146,8 @@ def test_waiting_for_work_can_be_limited(tmp_path) -> None:
     assert results[0].endswith("s for a collective to end") and results[1] == "over"
 
 
-def test_sixty_epochs_leave_no_thread_and_no_descriptor_behind() -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_sixty_epochs_leave_no_thread_and_no_descriptor_behind(transport) -> None:
     def work(group):
         ftar = Ftar(group.subgroup([group.rank]), chunk_bytes=4000)
         sums, counts = [], []
@@ -154,14 +161,12 @@ def test_sixty_epochs_leave_no_thread_and_no_descriptor_behind() -> None:
         ftar.close()
         return all(sums), counts[5], counts[-1], collectives.all_reduce(torch.ones(1), group).item()
 
-    for right, early, late, outside in labkit.launch(work, 3, transport="local", timeout=30).results:
+    for right, early, late, outside in labkit.launch(work, 3, transport=transport, timeout=30).results:
         assert right and outside == 3.0  # the world's own group is as it was
         assert late[0] <= early[0] + 6 and late[1] == early[1]
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(RankFailed, match="FTAR needs transport='local', not 'gloo'"):
-        labkit.launch(lambda group: Ftar(group), 2, transport="gloo")
     with pytest.raises(RankFailed, match="chunks=0: needs a whole number"):
         labkit.launch(lambda group: Ftar(group, chunks=0), 2, transport="local")
     with pytest.raises(RankFailed, match="bool"):

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import Corrupt, Drop
@@ -70,20 +71,22 @@ def test_a_neighbour_that_leaves_when_it_has_everything_is_no_movement(tmp_path)
     assert late and peer == 2 and 1.0 <= at < 1.2
 
 
-def test_a_flipped_bit_travels_on_to_all() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_a_flipped_bit_travels_on_to_all(transport) -> None:
     def work(group):
         return ft_all_reduce(torch.ones(1000), group, chunk_bytes=400, chunks=2).tolist()
 
-    for result in labkit.launch(work, 4, transport="local", faults=[Corrupt(1, message=1)], timeout=30).results:
+    for result in labkit.launch(work, 4, transport=transport, faults=[Corrupt(1, message=1)], timeout=30).results:
         wrong = [i for i, value in enumerate(result) if value != 4.0]
         assert wrong == [250 + 42]  # the middle of the first chunk of part 1, of 84 elements
 
 
-def test_the_records_know_the_place_of_each_message() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_the_records_know_the_place_of_each_message(transport) -> None:
     def work(group):
         ft_all_reduce(torch.ones(1000), group, chunk_bytes=400, chunks=2)
 
-    events = labkit.launch(work, 3, transport="local", timeout=30).trace.events
+    events = labkit.launch(work, 3, transport=transport, timeout=30).trace.events
     for rank in range(3):
         plan = make_plan(1000, 4, 3, rank, 400, 2)
         for kind, cuts in ((rec.SEND, plan.outs), (rec.RECV, plan.intos)):

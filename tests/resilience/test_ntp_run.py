@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import few
+from slices import REBUILDABLE, few
 from torch import nn
 
 from labkit import Hang, Kill
@@ -78,17 +78,19 @@ def alone():
 
 
 @pytest.mark.parametrize("widths", few([(4, 3), (3, 2, 4), (3,), (4, 4), (4, 2)], one=True), ids=str)
-def test_replicas_of_any_widths_train_as_one_device(widths, alone):
-    run = run_ntp(config(*widths), STEPS).require()
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_replicas_of_any_widths_train_as_one_device(transport, widths, alone):
+    run = run_ntp(config(*widths), STEPS, transport=transport).require()
     same(run, *alone)
     assert run.widths == [widths] * STEPS and not run.incidents
 
 
 @pytest.mark.parametrize("lost", few([6, *range(6), 7]))
-def test_any_rank_is_lost_and_comes_back(lost):
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_any_rank_is_lost_and_comes_back(transport, lost):
     """Steps take a moment, so that a new process is there before the others are through."""
     job = replace(config(4, 4, repair_steps=2), examples=slowly)
-    run = run_ntp(job, 2 * STEPS, faults=[Kill(lost, step=2)]).require()
+    run = run_ntp(job, 2 * STEPS, faults=[Kill(lost, step=2)], transport=transport).require()
     same(run, *single_device(MODEL, 2 * STEPS))
     narrow = (3, 4) if lost < 4 else (4, 3)
     assert run.widths[:4] == [(4, 4), (4, 4), narrow, narrow] and set(run.widths) == {(4, 4), narrow}
@@ -123,9 +125,11 @@ def test_a_replica_that_is_lost_whole_is_left_out(alone):
 
 
 @pytest.mark.parametrize("place", few(["agree", "forward", "backward", "update", "arrange"]))
-def test_it_may_happen_anywhere(place, alone):
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_it_may_happen_anywhere(transport, place, alone):
     """In "agree" and "update" some ranks may have all that is needed for the update, and some may have made it."""
-    run = run_ntp(config(3, 3, repair_steps=2), STEPS, faults=[Kill(4, at=place, nth=1 if place == "arrange" else 3)])
+    faults = [Kill(4, at=place, nth=1 if place == "arrange" else 3)]
+    run = run_ntp(config(3, 3, repair_steps=2), STEPS, faults=faults, transport=transport)
     same(run.require(), *alone)
 
 
@@ -141,9 +145,10 @@ def test_grouped_heads_untied_and_momentum():
     assert (3, 3) in run.widths
 
 
-def test_a_rank_that_hangs_is_left_out(alone):
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_a_rank_that_hangs_is_left_out(transport, alone):
     job = config(3, 3, repair_steps=1, deadlines=Deadlines.for_step(0.15, least=0.4))
-    run = run_ntp(job, STEPS, faults=[Hang(1, step=3)]).require()
+    run = run_ntp(job, STEPS, faults=[Hang(1, step=3)], transport=transport).require()
     same(run, *alone)
     assert (2, 3) in run.widths
 

@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER, eventually
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import Drop, Kill, PeerLost, RankFailed, WaitTimeout, collectives
@@ -41,7 +42,8 @@ def wait_for(path):
 # -- epochs ------------------------------------------------------------------------------------------------------------
 
 
-def test_ranks_that_have_rebuilt_differently_often_meet_in_an_epoch() -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_ranks_that_have_rebuilt_differently_often_meet_in_an_epoch(transport) -> None:
     def work(group):
         mine = group.subgroup([group.rank])
         for epoch in range(group.rank):  # each has been in another number of epochs, and counted otherwise
@@ -51,18 +53,19 @@ def test_ranks_that_have_rebuilt_differently_often_meet_in_an_epoch() -> None:
         return around(whole, group.rank), part and around(part, group.rank), collectives.all_reduce(
             torch.tensor([1]), whole, algorithm="ring").item()  # fmt: skip
 
-    assert labkit.launch(work, 3, transport="local").results == [(2, 2, 3), (0, None, 3), (1, 0, 3)]
+    assert labkit.launch(work, 3, transport=transport).results == [(2, 2, 3), (0, None, 3), (1, 0, 3)]
 
 
-def test_an_epoch_is_used_once() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_an_epoch_is_used_once(transport) -> None:
     def work(group, members):
         group = group.rebuild([0, 1], epoch=4)
         group.rebuild(members, epoch=4)
 
     with pytest.raises(RankFailed, match=r"rebuild\(\[0, 1\], epoch=4\): rank \d has been in this epoch before"):
-        labkit.launch(work, 2, [0, 1], transport="local")
+        labkit.launch(work, 2, [0, 1], transport=transport)
     assert labkit.launch(lambda g: g.rebuild([0, 1], epoch=4).rebuild([1, 0], epoch=4).rank, 2,
-                         transport="local").results == [1, 0]  # fmt: skip
+                         transport=transport).results == [1, 0]  # fmt: skip
 
 
 @pytest.mark.parametrize("epoch", [0, -1, 1 << 62, True, 1.0, "1"])
@@ -71,7 +74,8 @@ def test_a_number_that_is_none(epoch) -> None:
         labkit.launch(lambda group: group.rebuild([0, 1], epoch=epoch), 2, transport="local")
 
 
-def test_bytes_of_an_old_epoch_never_reach_a_new_one() -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_bytes_of_an_old_epoch_never_reach_a_new_one(transport) -> None:
     """Rank 0 sends in the old epoch, which rank 1 leaves without taking it; both meet again in the next one."""
 
     def work(group):
@@ -87,12 +91,13 @@ def test_bytes_of_an_old_epoch_never_reach_a_new_one() -> None:
                 raised(PeerLost, handle.wait)
         return got
 
-    run = labkit.launch(work, 2, transport="local")
+    run = labkit.launch(work, 2, transport=transport)
     assert run.results == [[10 * n + 1 for n in range(5)], [10 * n for n in range(5)]]
     assert run.failures == [], "what was left lying in a group that was left is no mistake"
 
 
-def test_keys_that_collide_do_not_mix() -> None:
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_keys_that_collide_do_not_mix(transport) -> None:
     """The number of the epoch itself is part of the address, beside the key that is made of it."""
 
     def work(group):
@@ -109,10 +114,11 @@ def test_keys_that_collide_do_not_mix() -> None:
             zlib.crc32 = real
         return old.key == new.key, around(new, group.rank)
 
-    assert labkit.launch(work, 2, transport="local").results == [(True, 1), (True, 0)]
+    assert labkit.launch(work, 2, transport=transport).results == [(True, 1), (True, 0)]
 
 
-def test_who_means_other_lives_is_turned_away(tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_who_means_other_lives_is_turned_away(tmp_path, transport) -> None:
     """Rank 0 has seen rank 2 in one life, rank 1 in the next: they meet, and both learn that it is over."""
 
     def work(group):
@@ -130,11 +136,12 @@ def test_who_means_other_lives_is_turned_away(tmp_path) -> None:
         (tmp_path / str(group.rank)).touch()
         return words
 
-    results = labkit.launch(work, 3, transport="local", on_failure="continue", timeout=NEVER).results
+    results = labkit.launch(work, 3, transport=transport, on_failure="continue", timeout=NEVER).results
     assert any("a member of their group was restarted" in words for words in results[:2])
 
 
-def test_a_rank_that_died_before_it_connected_is_missed_although_it_is_back(tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_a_rank_that_died_before_it_connected_is_missed_although_it_is_back(tmp_path, transport) -> None:
     """Restarted within the tenth of a second between two looks: its page runs again, but it lives elsewhere."""
     first, gate = str(tmp_path / "first"), str(tmp_path / "gate")
 
@@ -150,7 +157,7 @@ def test_a_rank_that_died_before_it_connected_is_missed_although_it_is_back(tmp_
         open(gate, "w").close()
         return words
 
-    job = labkit.start(work, 2, transport="local", on_failure="continue", timeout=NEVER)
+    job = labkit.start(work, 2, transport=transport, on_failure="continue", timeout=NEVER)
     assert eventually(lambda: os.path.exists(first))
     time.sleep(0.2)
     job.kill(1)
@@ -160,7 +167,8 @@ def test_a_rank_that_died_before_it_connected_is_missed_although_it_is_back(tmp_
     assert run.results == ["rank 0 lost rank 1: it is no longer running", "second life"]
 
 
-def test_leaving_wakes_who_waits(tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_leaving_wakes_who_waits(tmp_path, transport) -> None:
     def work(group):
         mine = group.subgroup([0, 1, 2])
         group.barrier()  # ranks do not begin at the same moment
@@ -176,15 +184,14 @@ def test_leaving_wakes_who_waits(tmp_path) -> None:
         (tmp_path / str(group.rank)).touch()
         return (tmp_path / "0").exists()
 
-    assert labkit.launch(work, 3, transport="local", timeout=NEVER).results == [None, True, True]
-    with pytest.raises(RankFailed, match="leave\\(\\) needs transport='local'"):
-        labkit.launch(lambda group: group.leave(), 2, transport="gloo")
+    assert labkit.launch(work, 3, transport=transport, timeout=NEVER).results == [None, True, True]
 
 
 # -- limits for one call -----------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_wait_can_be_limited(tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_every_kind_of_wait_can_be_limited(tmp_path, transport) -> None:
     gate = str(tmp_path / "gate")
 
     def work(group):
@@ -207,11 +214,12 @@ def test_every_kind_of_wait_can_be_limited(tmp_path) -> None:
         open(gate, "w").close()
         return found
 
-    found = labkit.launch(work, 2, transport="local", on_failure="continue", timeout=NEVER).results[0]
+    found = labkit.launch(work, 2, transport=transport, on_failure="continue", timeout=NEVER).results[0]
     assert len(found) == 5 and all(seconds >= 0.15 for seconds in found.values()), found
 
 
-def test_limits_inside_each_other_and_no_longer_than_they_are_asked_for(tmp_path) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_limits_inside_each_other_and_no_longer_than_they_are_asked_for(tmp_path, transport) -> None:
     gate = str(tmp_path / "gate")
 
     def work(group):
@@ -225,7 +233,7 @@ def test_limits_inside_each_other_and_no_longer_than_they_are_asked_for(tmp_path
         group.send(torch.ones(1), 1)  # no limit any more
         return words
 
-    words, got = labkit.launch(work, 2, transport="local", timeout=NEVER).results
+    words, got = labkit.launch(work, 2, transport=transport, timeout=NEVER).results
     assert got == 1.0
     assert re.search(r"waited 0\.(1|0\d+) s for rank 1", words) and "Its limit was set for this call" in words
 
@@ -238,8 +246,6 @@ def test_limits_that_are_none() -> None:
     for seconds in (0, -1, True, "1", float("nan")):
         with pytest.raises(RankFailed, match="raised RefusedError: within.*needs a number of seconds above 0"):
             labkit.launch(work, 1, seconds, transport="local")
-    with pytest.raises(RankFailed, match="within\\(\\) needs transport='local'"):
-        labkit.launch(work, 1, 1.0, transport="gloo")
 
 
 def test_a_lost_message_has_a_name_of_its_own() -> None:
@@ -254,11 +260,30 @@ def test_a_lost_message_has_a_name_of_its_own() -> None:
     ]
 
 
-def test_a_member_that_died_is_missed_in_a_new_epoch_too() -> None:
+def test_over_gloo_no_message_is_taken_for_the_one_before_it_that_was_lost() -> None:
+    """There is no header to tell of it: the receiver waits until its limit, and has what it had."""
+
+    def work(group):
+        got = torch.tensor([-1])
+        for n in range(4):
+            with group.within(2.0 + 2 * group.rank):
+                try:
+                    group.exchange(torch.tensor([n]), 1 - group.rank, got, 1 - group.rank)
+                except (PeerLost, WaitTimeout) as error:
+                    return int(got), type(error).__name__
+        return int(got), ""
+
+    faults = [Drop(0, message=2)]
+    results = labkit.launch(work, 2, transport="gloo", faults=faults, on_failure="continue", timeout=NEVER).results
+    assert results == [(1, "WaitTimeout"), (0, "PeerLost")]
+
+
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_a_member_that_died_is_missed_in_a_new_epoch_too(transport) -> None:
     def work(group):
         group.step(1)
         pair = group.rebuild([0, 1], epoch=1)
         return raised(PeerLost, lambda: around(pair, 0))
 
-    run = labkit.launch(work, 2, transport="local", on_failure="continue", faults=[Kill(1, step=1)], timeout=NEVER)
+    run = labkit.launch(work, 2, transport=transport, on_failure="continue", faults=[Kill(1, step=1)], timeout=NEVER)
     assert "rank 0 lost rank 1" in run.results[0]

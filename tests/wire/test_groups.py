@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from leftovers import NEVER
-from slices import TRANSPORTS
+from slices import REBUILDABLE, TRANSPORTS, few
 
 import labkit
 from labkit import Kill, RankFailed, collectives
+from labkit.resilience.ftar.queued import Ftar
 
 pytestmark = pytest.mark.ranks
 
@@ -84,15 +85,17 @@ def survive(group, rounds=3):
     return history
 
 
-def test_the_living_rebuild_after_a_death() -> None:
-    run = labkit.launch(survive, 4, transport="local", on_failure="continue", faults=[Kill(1, step=1)], timeout=20)
+@pytest.mark.parametrize("transport", few(REBUILDABLE))
+def test_the_living_rebuild_after_a_death(transport) -> None:
+    run = labkit.launch(survive, 4, transport=transport, on_failure="continue", faults=[Kill(1, step=1)], timeout=20)
     after = [(4, 4.0, 4.0), (3, 3.0, 3.0), (3, 3.0, 3.0)]
     assert run.results == [after, None, after, after]
     assert [(f.rank, f.kind) for f in run.failures] == [(1, "died")]
 
 
 @pytest.mark.parametrize("message", [1, 2, 3, 4])  # from the fifth on, rank 0 has all it needs
-def test_the_living_rebuild_after_a_death_in_the_middle_of_a_collective(message) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_the_living_rebuild_after_a_death_in_the_middle_of_a_collective(message, transport) -> None:
     """A collective that was cut leaves half sums behind: the survivors start it again from their own values."""
 
     def work(group):
@@ -105,12 +108,13 @@ def test_the_living_rebuild_after_a_death_in_the_middle_of_a_collective(message)
         return collectives.all_reduce(torch.ones(1 << 16), living, algorithm="ring").unique().tolist()
 
     run = labkit.launch(
-        work, 4, transport="local", on_failure="continue", faults=[Kill(1, message=message)], timeout=NEVER
+        work, 4, transport=transport, on_failure="continue", faults=[Kill(1, message=message)], timeout=NEVER
     )
     assert [run.results[r] for r in (0, 2, 3)] == [[3.0]] * 3
 
 
-def test_a_group_can_be_rebuilt_again_and_again() -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_a_group_can_be_rebuilt_again_and_again(transport) -> None:
     def work(group):
         got = []
         for _ in range(5):
@@ -118,12 +122,22 @@ def test_a_group_can_be_rebuilt_again_and_again() -> None:
             got.append(around(group, group.rank))
         return got
 
-    assert labkit.launch(work, 3, transport="local").results == [[0] * 5, [1] * 5, [2] * 5]
+    assert labkit.launch(work, 3, transport=transport).results == [[0] * 5, [1] * 5, [2] * 5]
+
+
+def over_a_fixed_transport(group, call):
+    """As on one that can form no group anew."""
+    group.context.transport.name, group.context.transport.rebuildable = "fixed", False
+    call(group)
 
 
 def test_rebuild_is_refused_where_it_cannot_work() -> None:
-    with pytest.raises(RankFailed, match="raised RefusedError: rebuild\\(\\) needs transport='local', not 'gloo'"):
-        labkit.launch(lambda group: group.rebuild([0, 1]), 2, transport="gloo")
+    for name, call in {
+        "rebuild\\(\\)": lambda group: group.rebuild([0, 1]), "leave\\(\\)": lambda group: group.leave(),
+        "within\\(\\)": lambda group: group.within(1.0).__enter__(), "FTAR": Ftar,
+    }.items():  # fmt: skip
+        with pytest.raises(RankFailed, match=f"RefusedError: {name} needs transport='local' or 'gloo', not 'fixed'"):
+            labkit.launch(over_a_fixed_transport, 2, call)
     with pytest.raises(
         RankFailed, match=r"raised RefusedError: rebuild\(\[1\]\): rank 0, which calls it, is not in it"
     ):
@@ -154,7 +168,8 @@ def test_nodes_of_a_network() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_who_leaves_before_a_collective_is_missed_at_once(before) -> None:
+@pytest.mark.parametrize("transport", REBUILDABLE)
+def test_who_leaves_before_a_collective_is_missed_at_once(before, transport) -> None:
     """Collectives have connections of their own: those must be closed even if none was opened yet."""
 
     def work(group):
@@ -171,5 +186,5 @@ def test_who_leaves_before_a_collective_is_missed_at_once(before) -> None:
         finally:
             group.barrier()
 
-    run = labkit.launch(work, 4, transport="local", timeout=NEVER)
+    run = labkit.launch(work, 4, transport=transport, timeout=NEVER)
     assert None not in run.results and run.results[1] == -1

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import select
-import threading
 import time
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings, strategies as st
 from slices import TRANSPORTS
 
@@ -18,7 +16,6 @@ from labkit import RankFailed, RefusedError
 from labkit.wire import AVG, MAX, MIN, PROD, SUM
 from labkit.wire.dtypes import DTYPES
 from labkit.wire.transports import Sockets
-from labkit.wire.transports.gloo import GlooTransport
 from labkit.wire.transports.local import LocalTransport, abstract_listener
 
 pytestmark = pytest.mark.ranks
@@ -224,7 +221,6 @@ def test_many_messages_under_way_at_once(transport) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_done_tells_without_waiting(transport, tmp_path) -> None:
-    import time
 
     def work(group):
         group.barrier()
@@ -245,7 +241,6 @@ def test_done_tells_without_waiting(transport, tmp_path) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_send_returns_only_when_the_receiver_took_it(transport, tmp_path) -> None:
-    import time
 
     def work(group):
         group.barrier()
@@ -332,29 +327,3 @@ def test_a_thread_that_waits_for_a_connection_wakes_when_another_thread_has_let_
     finally:
         me.close()
         other.close()
-
-
-def test_nobody_goes_on_over_gloo_before_everybody_is_connected(monkeypatch) -> None:
-    """A rank whose function fails at once would close its pairs while another one still connects to it."""
-    real, done, store = dist.ProcessGroupGloo, {}, dist.HashStore()
-
-    class Late:
-        _Options, create_default_device = real._Options, real.create_default_device
-
-        def __new__(cls, store, rank, size, options):
-            group = real(store, rank, size, options)
-            time.sleep(0.5 * (rank == 0))
-            return group
-
-    def connect(rank) -> None:
-        GlooTransport(rank, 2, store, 20.0, False)
-        done[rank] = time.perf_counter() - begun
-
-    monkeypatch.setattr(dist, "ProcessGroupGloo", Late)
-    begun = time.perf_counter()
-    threads = [threading.Thread(target=connect, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(done) == [0, 1] and done[1] >= 0.5

@@ -67,7 +67,7 @@ def learn_asynchronously(
     group: Group, make: Callable[[str], nn.Module], prompts: Callable[[int], Prompts], how: Sampling, grpo: GRPO,
     plan: Asynchronous, *, rates: Mapping[str, float] = RATES, seconds: WorkSeconds | None = None,
 ) -> Learned:  # fmt: skip
-    """GRPO with rank 0 as trainer, on transport="local"; every rank calls it alike. prompts: of an update, by number.
+    """GRPO with rank 0 as trainer; every rank calls it alike. prompts: of an update, by number.
 
     Sent: to each worker the weights of each version that it needs, 4 bytes a parameter, and 24 + 8 (2 + chunks) bytes
     for each batch; back come its samples (see `rollout.parcels`). Raises RefusedError on every rank for prompts that do

@@ -58,7 +58,7 @@ def rollout(
     """Go on from each prompt (see `generate`). Every rank calls it, with the same weights; the prompts are rank 0's.
 
     deadline: seconds that the others may take after rank 0 is through with its own share. A rank that takes longer is
-    lost, and so is one that dies (on transport="local", with on_failure="continue"). lost: what an earlier rollout in
+    lost, and so is one that dies (with on_failure="continue", and not over NCCL). lost: what an earlier rollout in
     this group has lost; these ranks are not asked again (rank 0's argument counts). A rank that came too late gets
     nothing more, and raises PeerLost when rank 0 leaves the group or ends. If rank 0 dies, all ranks raise PeerLost.
 

@@ -32,8 +32,8 @@ def ft_all_reduce(
     their way to a neighbour. deadline: seconds for the whole exchange; quiet: seconds without a byte from or to a
     neighbour. Both are `timeout=` of the run unless given.
 
-    Bytes sent: `cost.ring_all_reduce_bytes_by_rank`, as the ring's. For transport="local"; nothing else may use the
-    collectives of `group` meanwhile.
+    Bytes sent: `cost.ring_all_reduce_bytes_by_rank`, as the ring's. Not over NCCL; nothing else may use the
+    collectives of `group` meanwhile. Over gloo `quiet` is counted for each chunk, of which nothing is seen on its way.
 
     Raises Recoverable (a neighbour is gone, or a wait ran out) or Fatal (anything else). Either way `x` holds half
     sums, and this rank has left the group, so that all others learn of it at once: `group.rebuild` makes a new one.

@@ -134,10 +134,10 @@ def start_ntp(config: NtpConfig, steps: int, *, faults: Sequence[Fault] = (), **
         first = {r: service.client.begin(r) for r in range(size)}
         watch = QuorumWatch(service.address, service.token)
         stack.callback(watch.stop)
-        settings = {"timeout": max(limits.hang, BIRTH), **options}
+        settings = {"timeout": max(limits.hang, BIRTH), "transport": "local", **options}
         job = labkit.start(
-            _rank_main, size, config, service.address, service.token, steps, folder, transport="local",
-            on_failure="continue", faults=list(faults), **settings,
+            _rank_main, size, config, service.address, service.token, steps, folder, on_failure="continue",
+            faults=list(faults), **settings,
         )  # fmt: skip
         stack.callback(job.stop)
         supervisor = Supervisor(

@@ -151,10 +151,10 @@ def start_ft_hsdp(
         watch = QuorumWatch(service.address, service.token)
         stack.callback(watch.stop)
         # Ranks that build a model wait for each other while processes are born; in training the supervisor is sooner.
-        settings = {"timeout": max(limits.hang, birth), **options}
+        settings = {"timeout": max(limits.hang, birth), "transport": "local", **options}
         job = labkit.start(
             _rank_main, config.world_size, config, service.address, service.token, build, steps, str(folder),
-            transport="local", on_failure="continue", faults=list(faults), **settings,
+            on_failure="continue", faults=list(faults), **settings,
         )  # fmt: skip
         stack.callback(job.stop)
         supervisor = Supervisor(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..errors import RefusedError
+from ..errors import RefusedError, WaitTimeout
 
 if TYPE_CHECKING:
     from ..message import Message
@@ -65,8 +65,8 @@ class Lane(Protocol):
 class Transport(Protocol):
     """A rank's way to every other rank. Ranks are world ranks here.
 
-    rebuildable: a wait that ran out spoils nothing, groups can be left and formed anew, and `limit` is kept.
-    numbers_messages: a message has a header by which the receiver sees that one before it is missing.
+    rebuildable: groups can be left and formed anew, what a failed one left behind reaches nobody, and `limit` is kept.
+    numbers_messages: a message is known by its number, so that none is taken for one before it that is missing.
     host_memory: it moves bytes from and to host memory only; tensors elsewhere go by way of it (`staging`).
     """
 
@@ -91,8 +91,8 @@ class Transport(Protocol):
         """Refuse `what`, which forms groups anew or gives up a single wait, on a transport that cannot."""
         if not self.rebuildable:
             raise RefusedError(
-                f"{what} needs transport='local', not {self.name!r}: there a failed wait spoils nothing, and groups "
-                "can be formed anew"
+                f"{what} needs transport='local' or 'gloo', not {self.name!r}: there a wait ends at its limit, and "
+                "groups can be formed anew"
             )
 
     def forget(self, lane: Any) -> None:
@@ -113,13 +113,17 @@ class Sockets(NamedTuple):
 class Site:
     """What a rank has when its transport is made.
 
-    store: of torch.distributed, where its process groups meet. sockets: how to get labkit's own. timed: messages carry
-    their sender's time (virtual clock, emulated links). limit: seconds, later than every other time-out of the run.
+    store: of torch.distributed, where its process groups meet; it has `set`, `get`, `check`, `wait` and `clone`, and no
+    rank's death harms it. addresses: by world rank, another one for another life of the rank. alive: whether a rank
+    still runs, where that can change. sockets: how to get labkit's own. timed: messages carry their sender's time
+    (virtual clock, emulated links). limit: seconds, later than every other time-out of the run.
     """
 
     rank: int
     size: int
     store: Any
+    addresses: Any
+    alive: Callable[[int], bool] | None
     sockets: Callable[[], Sockets]
     timed: bool
     limit: float
@@ -138,6 +142,16 @@ class Kind:
     device: str = "cpu"
     own_sockets: bool = False
     carries_time: bool = True
+
+
+def too_late(rank: int, peer: int, limit: float, longest: float) -> WaitTimeout:
+    """The error of `rank`, which waited `limit` seconds for `peer`. longest: seconds that a wait may take at most."""
+    what = "`timeout=` sets the longest single wait" if limit >= longest else "Its limit was set for this call"
+    late = WaitTimeout(
+        f"rank {rank} waited {limit:.3g} s for rank {peer}: nothing moved. Is rank {peer} in the same operation? {what}"
+    )
+    late.peer = peer
+    return late
 
 
 _kinds: dict[str, Kind] = {}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ..errors import PeerLost, WaitTimeout
+from ..errors import PeerLost
 from ..message import ACK, CREDIT, HEADER, Message
-from . import FOREVER, Lane
+from . import FOREVER, Lane, too_late
 from .background import LOOK, Background
 from .epoch import Epoch
 
@@ -92,13 +92,7 @@ class LocalLane(Lane):
         return transport.alive(peer) and (epoch is None or epoch.addresses[peer] == transport.address(peer))
 
     def _late(self, peer: int, limit: float) -> NoReturn:
-        what = "`timeout=` sets the longest single wait" if limit == self.timeout else "its limit was set for this call"
-        late = WaitTimeout(
-            f"rank {self.transport.rank} waited {limit:.3g} s for rank {peer}: nothing moved. "
-            f"Is rank {peer} in the same operation? {what[0].upper() + what[1:]}"
-        )
-        late.peer = peer
-        raise late
+        raise too_late(self.transport.rank, peer, limit, self.timeout)
 
     # -- one step of one message: True when it is over, else `stuck` says what to wait for -------------------
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from leftovers import eventually
-from slices import few
+from slices import REBUILDABLE, few
 from small_fleet import CONFIG, HOW, make
 
 import labkit
@@ -20,9 +20,13 @@ from labkit.models import state
 from labkit.models.threads import one_thread
 from labkit.wire.errors import PeerLost, RefusedError
 
-GOES_ON = {"transport": "local", "on_failure": "continue"}
 STEP = GRPO(responses=3, epochs=1)
 RATES = {"policy": 1e-2}
+
+
+@pytest.fixture(params=few(REBUILDABLE))
+def goes_on(request):
+    return {"transport": request.param, "on_failure": "continue"}
 
 
 def prompts(update):
@@ -96,10 +100,10 @@ def test_what_is_old_is_weighted_and_what_is_not_is_not():
         ([Kill(1, at="generate"), Kill(2, at="generate", nth=4)], [1, 2]),
     ], 1),
 )  # fmt: skip
-def test_workers_that_die_change_nothing_but_who_writes(faults, dead):
+def test_workers_that_die_change_nothing_but_who_writes(faults, dead, goes_on):
     plan = Asynchronous(4, staleness=1)
     expected = labkit.launch(work, 3, plan, transport="local").results[0]
-    run = labkit.launch(work, 3, plan, faults=faults, **GOES_ON)
+    run = labkit.launch(work, 3, plan, faults=faults, **goes_on)
     assert run.unfired == []
     ages, made_by, lost, numbers, weights = run.results[0]
     assert lost == dict.fromkeys(dead, "died") and ages == expected[0]
@@ -108,10 +112,10 @@ def test_workers_that_die_change_nothing_but_who_writes(faults, dead):
 
 
 @pytest.mark.ranks
-def test_a_worker_that_hangs_does_not_stop_the_others():
+def test_a_worker_that_hangs_does_not_stop_the_others(goes_on):
     expected = labkit.launch(work, 3, Asynchronous(3), transport="local").results[0]
     plan = Asynchronous(3, deadline=2.0)
-    job = labkit.start(work, 3, plan, faults=[Hang(1, at="generate", nth=2)], timeout=60, **GOES_ON)
+    job = labkit.start(work, 3, plan, faults=[Hang(1, at="generate", nth=2)], timeout=60, **goes_on)
     assert eventually(lambda: job.finished == [0, 2] or job.over, 60)
     job.kill(1)  # it is stopped, and would be so for ever
     ages, made_by, lost, numbers, weights = job.wait().results[0]
@@ -151,11 +155,11 @@ def test_bad_input_is_refused_on_every_rank():
 
 
 @pytest.mark.ranks
-def test_without_the_trainer_the_workers_say_so():
+def test_without_the_trainer_the_workers_say_so(goes_on):
     def lonely(group):
         with pytest.raises(PeerLost, match="rank 0, which learns, is gone"):
             learn_asynchronously(group, make, prompts, HOW, STEP, Asynchronous(3))
         return True
 
-    run = labkit.launch(lonely, 3, faults=[Kill(0, at="train policy")], **GOES_ON)
+    run = labkit.launch(lonely, 3, faults=[Kill(0, at="train policy")], **goes_on)
     assert run.results == [None, True, True]

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from leftovers import eventually
-from slices import few
+from slices import REBUILDABLE, few
 
 import labkit
 from labkit import Hang, Kill
@@ -20,7 +20,11 @@ CONFIG = GPTConfig(vocab=17, context=32, layers=1, heads=2, width=16)
 PROMPTS = {5 * i: tuple((3 * i + j) % 17 for j in range(1 + i % 4)) for i in range(11)}
 HOW = Sampling(12, end=5, seed=4)
 ALONE = generate(GPT(CONFIG), PROMPTS, HOW).samples
-GOES_ON = {"transport": "local", "on_failure": "continue"}
+
+
+@pytest.fixture(params=REBUILDABLE)
+def goes_on(request):
+    return {"transport": request.param, "on_failure": "continue"}
 
 
 def work(group, prompts, deadline=math.inf, model=None):
@@ -74,8 +78,8 @@ def test_all_ranks_get_the_tokens_of_one_rank_and_bytes_are_those_of_the_formula
         ([Kill(1, at="generate"), Kill(2, at="generate", nth=2)], {1, 2}),  # one that dies over the other's prompts
     ], 2),
 )  # fmt: skip
-def test_the_prompts_of_a_rank_that_dies_are_generated_by_others(faults, dead):
-    run = labkit.launch(work, 4, PROMPTS, faults=faults, **GOES_ON)
+def test_the_prompts_of_a_rank_that_dies_are_generated_by_others(faults, dead, goes_on):
+    run = labkit.launch(work, 4, PROMPTS, faults=faults, **goes_on)
     assert run.unfired == [] and {f.rank for f in run.failures} == dead
     for rank, found in enumerate(run.results):
         if rank in dead:
@@ -89,27 +93,27 @@ def test_the_prompts_of_a_rank_that_dies_are_generated_by_others(faults, dead):
 
 
 @pytest.mark.ranks
-def test_if_all_others_die_rank_0_does_it_alone():
-    run = labkit.launch(work, 3, PROMPTS, faults=[Kill(1, at="generate"), Kill(2, at="generate")], **GOES_ON)
+def test_if_all_others_die_rank_0_does_it_alone(goes_on):
+    run = labkit.launch(work, 3, PROMPTS, faults=[Kill(1, at="generate"), Kill(2, at="generate")], **goes_on)
     same(run.results[0].samples)
     assert {*run.results[0].made_by.values()} == {0}
     assert [s.rank for s in run.trace.spans("generate")].count(0) == 2  # its share, and then all of theirs
 
 
 @pytest.mark.ranks
-def test_a_rank_that_dies_with_nothing_to_do_is_not_missed():
+def test_a_rank_that_dies_with_nothing_to_do_is_not_missed(goes_on):
     def two_prompts_for_three(group):
         group.step(group.rank)
         return rollout(dict([*PROMPTS.items()][:2]), GPT(CONFIG), group, HOW)
 
-    run = labkit.launch(two_prompts_for_three, 3, faults=[Kill(2, step=2)], **GOES_ON)
+    run = labkit.launch(two_prompts_for_three, 3, faults=[Kill(2, step=2)], **goes_on)
     assert run.results[0] == run.results[1] and run.results[2] is None
     assert run.results[0].made_by == {0: 0, 5: 1}
 
 
 @pytest.mark.ranks
-def test_the_prompts_of_a_rank_that_hangs_are_generated_by_others_after_the_deadline():
-    job = labkit.start(work, 3, PROMPTS, 1.0, faults=[Hang(1, at="generate")], timeout=60, **GOES_ON)
+def test_the_prompts_of_a_rank_that_hangs_are_generated_by_others_after_the_deadline(goes_on):
+    job = labkit.start(work, 3, PROMPTS, 1.0, faults=[Hang(1, at="generate")], timeout=60, **goes_on)
     assert eventually(lambda: job.finished == [0, 2] or job.over, 60)
     job.kill(1)  # it is stopped, and would be so for ever
     run = job.wait()
@@ -119,7 +123,7 @@ def test_the_prompts_of_a_rank_that_hangs_are_generated_by_others_after_the_dead
 
 
 @pytest.mark.ranks
-def test_a_rank_that_is_slow_is_left_out_and_the_others_go_on_without_it():
+def test_a_rank_that_is_slow_is_left_out_and_the_others_go_on_without_it(goes_on):
     """Exact on the virtual clock: a step takes rank 2 ten seconds and the others one; in the next step they are two."""
 
     def work(group):
@@ -133,7 +137,7 @@ def test_a_rank_that_is_slow_is_left_out_and_the_others_go_on_without_it():
             rebuilt = rollout(PROMPTS, model, group.rebuild([0, 1]), HOW, deadline=20.0)
         return first, again, rebuilt
 
-    run = labkit.launch(work, 3, clock="virtual", **GOES_ON)
+    run = labkit.launch(work, 3, clock="virtual", **goes_on)
     for rank in (0, 1):
         first, again, rebuilt = run.results[rank]
         for found in run.results[rank]:
@@ -145,13 +149,13 @@ def test_a_rank_that_is_slow_is_left_out_and_the_others_go_on_without_it():
 
 
 @pytest.mark.ranks
-def test_without_rank_0_it_is_over_for_all():
+def test_without_rank_0_it_is_over_for_all(goes_on):
     def work(group):
         with pytest.raises(PeerLost, match=f"rank {group.rank}: rank 0, which has the prompts, is gone"):
             rollout(PROMPTS, GPT(CONFIG), group, HOW)
         return True
 
-    run = labkit.launch(work, 3, faults=[Kill(0, at="generate")], **GOES_ON)
+    run = labkit.launch(work, 3, faults=[Kill(0, at="generate")], **goes_on)
     assert run.results == [None, True, True]
 
 
