@@ -147,8 +147,8 @@ def test_what_is_refused_is_told_without_a_picture_and_of_a_failure_who_waits_fo
     )
     try:
         assert one.panel and one.wait(60) and one.faces == ["fine"]
-        for what, words in (("deadlock", "ranks 0 and 1 wait for each other"), ("value", "Not run: no such thing"),
-                            ("everybody", "Not run: "), ("bug", "KeyError: 'bug'")):  # fmt: skip
+        for what, words in (("deadlock", "ranks 0 and 1 wait for each other"), ("value", "Refused: no such thing"),
+                            ("everybody", "Refused: "), ("bug", "KeyError: 'bug'")):  # fmt: skip
             one.set(what=what)
             assert one.wait(60) and words in one.said and words.split()[0] in one.panel.status.value
             if what == "deadlock":

@@ -249,7 +249,7 @@ class Workbench:
     def _show_refusal(self, why: object) -> bool:
         self.result, self.faces = None, []  # what an earlier run has shown is not of these settings
         self._draw()
-        self._tell(f"Not run: {why}")
+        self._tell(f"Refused: {why}")
         return True
 
     def _show_failure(self, failed: RankFailed, settings: dict[str, Any]) -> None:
