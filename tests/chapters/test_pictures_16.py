@@ -4,6 +4,7 @@ that its pages make of recorded runs."""
 import contextlib
 import re
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import labkit
 from labkit import book, cost
 from labkit.align import group_advantages
 from labkit.align.batching import first_fit_decreasing
-from labkit.align.fleet import PPO, Asynchronous, Fleet, Placement, ppo_step
+from labkit.align.fleet import PPO, Asynchronous, Fleet, Placement, grpo_step, ppo_step
 from labkit.align.task import CONFIG, Pair, Task, prompts
 from labkit.chapters.c16_alignment import (
     asynchronous,
@@ -78,10 +79,31 @@ def test_which_models_share_a_rank_decides_who_waits_and_what_a_device_holds():
     assert own.utilization > 0.65 and max(own.device) <= max(two.device)
 
 
+@pytest.mark.ranks
+def test_unequal_lengths_are_the_white_that_stays_when_all_four_are_everywhere():
+    run = placed("all four on every rank", longest=fleets.LONGEST)
+    step = fleets.last_step(run)
+    assert 0.2 < 1 - step.utilization < 0.3 and 1 - fleets.evened(run.results) < 0.02
+    equal = fleets.last_step(placed("a pool for each, same sizes", longest=fleets.LONGEST))
+    assert 1 - equal.utilization == pytest.approx(2 / 3, abs=0.03)  # "two thirds of the picture are white"
+
+
+def test_lengths_that_are_equal_stay_as_they_are():
+    def response(i, n):
+        return SimpleNamespace(sequence=i, tokens=(7,) * n, prompt=fleets.PROMPTS[i])
+
+    alike = [fleets.Told(cost.ROLES, 0, tuple(response(i, 9) for i in fleets.PROMPTS if i % 8 == r)) for r in range(8)]
+    plain = fleets.foretold(Placement.colocated(8), fleets.loads_of(alike)).utilization
+    assert fleets.evened(alike) == plain
+    one_long = [replace(one, samples=tuple(response(s.sequence, 24 if not s.sequence else 8) for s in one.samples))
+                for one in alike]  # fmt: skip
+    assert fleets.evened(one_long) == plain  # 15 of 8 tokens and one of 24: 9 on average
+
+
 @pytest.mark.parametrize("size", range(4, 9))
 def test_every_placement_gives_every_rank_a_model(size):
-    for make in fleets.WHERE.values():
-        placement = make(size)
+    for where in fleets.WHERE:
+        placement = fleets.places(where, size)
         assert placement.size == size and {r for role in cost.ROLES for r in placement.ranks(role)} == set(range(size))
         assert placement.critic
     assert fleets.WHERE["two that train, two that read"](size).policy[-1] < size - 1
@@ -157,7 +179,7 @@ def test_the_roofline_is_that_of_the_cost_functions():
     assert "all 6 tokens" in frames[-1][1]
 
 
-# 4 to 6: what the judge says, and what is true
+# 7 to 9: what the judge says, and what is true
 
 
 @pytest.fixture
@@ -264,7 +286,42 @@ def test_the_readers_loss_is_what_a_step_learns_from(task):
     assert torch.equal(own, mine) and torch.equal(nothing, before) and not torch.equal(own, before)
 
 
-# 7: rows
+def test_two_kinds_of_advantages_are_compared_by_the_truth(task):
+    begin = Beginning.of(task)
+
+    def run(rise):
+        return SimpleNamespace(results=[[Seen(0, 0, (begin.truth + rise * begin.deviation * n,)) for n in range(5)]])
+
+    figure = learning.side_by_side({"good": run(1), "bad": run(-0.5)}, task)
+    assert "good +3.0, bad -1.5" in figure.sentence and learning.at_the_end([9, 1, 2, 3]) == 2
+
+
+@pytest.mark.ranks
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_rewards_that_are_not_compared_teach_little(seed):
+    task = learning.prepare(seed).wait().results[0]
+    begin = Beginning.of(task)
+
+    def end(advantages):
+        def grpo(group):
+            fleet = Fleet(Placement.colocated(group.size, critic=False), group, task.make, rates=learning.RATES)
+            steps = [
+                grpo_step(fleet, prompts(4, 100 * seed + step), learning.how(step), learning.FOUR_EACH,
+                          advantages=advantages)
+                for step in range(learning.GRPO_STEPS)
+            ]  # fmt: skip
+            return [learning.seen(report) for report in steps]
+
+        return learning.at_the_end(begin.truths(labkit.launch(grpo, 2, transport="local")))
+
+    apart = end(lambda rewards_pg: rewards_pg - rewards_pg.mean(1, keepdim=True))
+    assert min(end(group_advantages), apart) > 0.8 and end(lambda rewards_pg: rewards_pg) < 0.6
+    with torch.no_grad():  # "nearly all rewards are positive"
+        assert (learning.rewards_of_pairs(task.rewards, task.pairs) > 0).float().mean() > 0.99
+
+
+# 5: rows
 
 
 def rows_of(way, mix, deal, ranks=4):
@@ -334,7 +391,7 @@ def test_packed_rows_are_drawn_and_counted():
     assert sum(row["free"] for row in figure.rows) == len(figure.rows) * lengths.ROOM - sum(n)
 
 
-# 8 and 9: layouts, and rollouts that nobody waits for
+# 4 and 6: layouts, and rollouts that nobody waits for
 
 
 @pytest.mark.ranks

@@ -15,7 +15,7 @@ import labkit
 from labkit import Group, book
 from labkit.align import PolicyLoss, masked_sums, token_logprobs
 from labkit.align.batching import padded
-from labkit.align.fleet import Fleet, Report
+from labkit.align.fleet import GRPO, Fleet, Report
 from labkit.align.rollout import Sampling
 from labkit.align.task import END, PROMPT, ROOM, Task, accuracy, mean_truth, prepared, truth
 from labkit.align.task.reward_model import rewards_of_pairs
@@ -95,9 +95,14 @@ class Beginning:
         return [(t - self.truth) / self.deviation for t in truths(run.results)]
 
 
+def at_the_end(line: Sequence[float]) -> float:
+    """The mean of the last three steps."""
+    return mean(line[-3:])
+
+
 def learned_said(run: Any, begin: Beginning) -> str:
     """Rewards, the truth and the KL in the end."""
-    reward, true = (mean(line[-3:]) for line in (begin.rewards(run), begin.truths(run)))
+    reward, true = (at_the_end(line) for line in (begin.rewards(run), begin.truths(run)))
     kl = run.results[0][-1].kl
     return (
         f"In the last three steps the reward is **{reward:+.2f}** standard deviations above the beginning, and the "
@@ -117,6 +122,20 @@ def _by_step(lines: Mapping[str, Sequence[float]]) -> str:
     return (
         ". ".join(f"The {name} is highest in step {k + 1}, at {lines[name][k]:+.2f}" for name, k in most.items()) + "."
     )
+
+
+GRPO_STEPS = 12
+FOUR_EACH = GRPO(responses=4, beta=0.1)  # responses to a prompt
+
+
+def side_by_side(runs: Mapping[str, Any], task: Task) -> book.Figure:
+    """The truth by step, a line for each run."""
+    begin = Beginning.of(task)
+    lines = {name: begin.truths(run) for name, run in runs.items()}
+    ends = ", ".join(f"{name} {at_the_end(line):+.1f}" for name, line in lines.items())
+    return book.lines(lines, x="step", y="truth, in standard deviations above the beginning", badge="measured",
+                      title="GRPO with two kinds of advantages",
+                      sentence=f"How far the truth has risen in the end, by advantage: {ends}.")  # fmt: skip
 
 
 # Pairs, and a model that learned from them ---------------------------------------------------------------------------
