@@ -300,7 +300,8 @@ def test_two_kinds_of_advantages_are_compared_by_the_truth(task):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_rewards_that_are_not_compared_teach_little(seed):
-    task = learning.prepare(seed).wait().results[0]
+    task, new = learning.prepare(seed).wait().results[0]
+    assert len(new) == learning.NEW_PAIRS and not set(new) & set(task.pairs)
     begin = Beginning.of(task)
 
     def end(advantages):

@@ -17,7 +17,7 @@ from labkit.align import PolicyLoss, masked_sums, token_logprobs
 from labkit.align.batching import padded
 from labkit.align.fleet import GRPO, Fleet, Report
 from labkit.align.rollout import Sampling
-from labkit.align.task import END, PROMPT, ROOM, Task, accuracy, mean_truth, prepared, truth
+from labkit.align.task import END, PROMPT, ROOM, Pair, Task, accuracy, mean_truth, preferences, prepared, truth
 from labkit.align.task.reward_model import rewards_of_pairs
 from labkit.book.drawing.tables import Row
 from labkit.cost import Estimate
@@ -28,12 +28,17 @@ RATES = {"policy": 1e-3, "critic": 2e-3}  # of Adam
 BATCH = 16  # prompts of a step
 
 
-def _prepare(group: Group, seed: int) -> Task:
-    return prepared(seed)
+NEW_PAIRS = 96
+
+
+def _prepare(group: Group, seed: int) -> tuple[Task, list[Pair]]:
+    task = prepared(seed)
+    return task, preferences(task.policy, NEW_PAIRS, seed=1_000 + seed)
 
 
 def prepare(seed: int) -> labkit.Job:
-    """Begin with `prepared` on a rank of its own, which nobody has to wait for until the models are needed."""
+    """Begin with `prepared`, and with pairs that no model learns from, on a rank of its own: nobody has to wait for it
+    until the models are needed."""
     return labkit.start(_prepare, 1, seed, transport="local")
 
 
