@@ -239,7 +239,7 @@ class Told:
 
 
 def seen(loss: Tensor, scales: Scales) -> Told:
-    """To be called after `scales.agree()`."""
+    """To be called after `scales.spoilt()`."""
     lost: dict[str, list[int]] = {kind: [0, 0, 0] for kind in ("input", "weight", "gradient")}
     for name, tensor in scales:
         one, it = lost[name.rpartition(".")[2]], tensor.lost
@@ -262,7 +262,7 @@ def trained(
         optimizer.zero_grad()
         loss = next_token_loss(wrapped(inputs), targets)
         loss.backward()
-        if not scales.agree():
+        if not scales.spoilt():
             optimizer.step()
         told.append(seen(loss, scales))
     return told
