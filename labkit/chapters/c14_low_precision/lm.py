@@ -357,8 +357,8 @@ def _key(settings: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def place(loss: float, wide: float, bare: float) -> int:
-    """Where a loss ends: 0 with BF16, 1 between it and no linear layers, 2 with no linear layers, 3 above."""
-    return 0 if abs(loss - wide) < NEAR else 3 if loss > bare + NEAR else 2 if loss > bare - NEAR else 1
+    """Where a loss ends: 0 with BF16 or below, 1 between it and no linear layers, 2 with no linear layers, 3 above."""
+    return 0 if loss < wide + NEAR else 3 if loss > bare + NEAR else 2 if loss > bare - NEAR else 1
 
 
 def share(told: list[Told], what: str, kind: int) -> float:

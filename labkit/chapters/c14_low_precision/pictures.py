@@ -272,7 +272,7 @@ def settings(trainings: Mapping[str, Sequence[lm.Told]]) -> book.Table:
 
 def sums(found: Mapping[str, Sequence[tuple[int, float]]]) -> book.Figure:
     """Sums of ones against how many were added."""
-    ends = listing([f"{line[-1][1]:,.0f} in {name}" for name, line in found.items()])
+    ends = listing([f"{line[-1][1]:,.0f} ({name})" for name, line in found.items()])
     return book.lines(found, x="ones added", y="their sum", title="Adding ones, one by one", badge="measured",
                       sentence=f"After {next(iter(found.values()))[-1][0]:,} ones the sum is {ends}.")  # fmt: skip
 
