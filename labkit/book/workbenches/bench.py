@@ -56,7 +56,7 @@ class Workbench:
 
     def __init__(
         self, run: Callable[..., Any], controls: Mapping[str, Any], views: Sequence[View], title: str, ranks: int,
-        options: Mapping[str, Any], only_when: Mapping[str, Mapping[str, Any]],
+        options: Mapping[str, Any], only_when: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         from ipywidgets import Widget
 
@@ -72,8 +72,10 @@ class Workbench:
                     f"{run.__name__} takes no {name!r}, which a control sets, and no view asks for it: "
                     f"it takes {', '.join(takes)}"
                 )
-        for name in {*only_when, *(other for others in only_when.values() for other in others)} - set(controls):
-            raise ValueError(f"only_when names {name!r}, and the controls are {', '.join(controls)}")
+        self._only_when = only_when or {}
+        for name in {*self._only_when, *(other for others in self._only_when.values() for other in others)}:
+            if name not in controls:
+                raise ValueError(f"only_when names {name!r}, and the controls are {', '.join(controls)}")
         World(ranks, **options).close()  # refuses options that cannot work
         self.controls = {name: _widget(name, given) for name, given in controls.items()}
         begin = {RANKS: ranks} | {n: p.default for n, p in takes.items() if p.default is not p.empty}
@@ -84,7 +86,6 @@ class Workbench:
         self.result: Any = None
         self.faces: list[Face] = []
         self.said = "not run yet"
-        self._only_when = only_when
         self._at: dict[str, Any] = {}  # the settings of what is shown, from which the controls may have moved on
         self._pinned: tuple[dict[str, Any], list[Face]] | None = None
         self._world: World | None = None
@@ -340,7 +341,7 @@ def workbench(
     only_when: {control: {other: value}}: the control is grey unless each of the others has this value.
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
-    return Workbench(run, controls, views, title or _label(run.__name__), ranks, options, only_when or {})
+    return Workbench(run, controls, views, title or _label(run.__name__), ranks, options, only_when)
 
 
 def _stop_all() -> None:

@@ -57,8 +57,8 @@ def others(rows: Tensor, narrow: Scaled) -> Others:
     fates = 2 - (became < narrow.format.smallest_normal).int() - (became == 0).int()
     fates[rows == 0] = 2  # 0 is what it was
     there = fates.flatten()[1:][rows.flatten()[1:] != 0]
-    shares = ((there == fate).float().mean().item() for fate in (0, 1))
-    return Others(*shares, tuple("".join(map(str, row)) for row in fates[:DRAWN].tolist()))
+    zero, dull = ((there == fate).float().mean().item() for fate in (0, 1))
+    return Others(zero, dull, tuple("".join(map(str, row)) for row in fates[:DRAWN].tolist()))
 
 
 Cases = Sequence[Mapping[str, Any]]
