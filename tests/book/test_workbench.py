@@ -381,6 +381,26 @@ def test_a_view_may_ask_for_a_control_that_the_run_takes_or_not() -> None:
     assert "unit" not in one.code.splitlines()[-1] and "n=7" in one.code
 
 
+@pytest.mark.ranks
+def test_a_control_is_grey_unless_another_has_its_value() -> None:
+    def work(group, way="own", power=0):
+        return power if way == "fixed" else None
+
+    controls = {"way": ["own", "fixed"], "power": (0, 3)}
+    one = book.workbench(work, controls, [str], ranks=1, only_when={"power": {"way": "fixed"}})
+    try:
+        assert one.controls["power"].disabled and not one.controls["way"].disabled
+        one.set(way="fixed")
+        assert not one.controls["power"].disabled
+        one.set(way="own")
+        assert one.controls["power"].disabled
+    finally:
+        one.close()
+    for wrong in ({"size": {"way": "fixed"}}, {"power": {"size": 1}}):
+        with pytest.raises(ValueError, match="only_when names 'size', and the controls are way, power"):
+            book.workbench(work, controls, [str], ranks=1, only_when=wrong)
+
+
 def test_bad_controls_are_refused_with_a_remedy():
     views = [str]
     for controls, words in (
