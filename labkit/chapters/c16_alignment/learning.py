@@ -101,8 +101,8 @@ class Beginning:
 
 
 def at_the_end(line: Sequence[float]) -> float:
-    """The mean of the last three steps."""
-    return mean(line[-3:])
+    """The mean of the last three steps, to one digit more than is said of it."""
+    return round(mean(line[-3:]), 2) + 0.0
 
 
 def learned_said(run: Any, begin: Beginning) -> str:
@@ -213,15 +213,22 @@ def clip_curve(clipped_loss: Callable[..., Tensor], clip: float = 0.2) -> book.F
             except Exception:  # a reader's, that is not right yet: the check has said what is wrong
                 return "A function that returns no number cannot be drawn."
         lines[name] = points
-    flat = {name: [x for (x, a), (_, b) in pairwise(line) if abs(a - b) < 1e-6] for name, line in lines.items()}
-    good, bad = flat.values()
-    said = (
-        f"With a good advantage the objective rises with the ratio up to {good[0]:g}, and is flat above it. With a bad "
-        f"one it is flat below {bad[-1] + 0.05:g}, and falls above it."
-        if good and bad else "The objective is flat nowhere, so nothing stops a token from going too far."
-    )  # fmt: skip
+    good, bad = map(_course, lines.values())
+    said = f"With a good advantage the objective {good}. With a bad one it {bad}."
     return book.lines(lines, x="ratio of the probabilities, now over before", y="what is to become larger",
                       title="PPO's objective for one token", badge="simulated", sentence=said)  # fmt: skip
+
+
+def _course(line: Sequence[tuple[float, float]]) -> str:
+    """Where a curve rises, falls and is flat, in words."""
+    parts: list[list[Any]] = []
+    for (x, a), (to, b) in pairwise(line):
+        how = "is flat" if abs(a - b) < 1e-6 else "rises" if b > a else "falls"
+        if parts and parts[-1][0] == how:
+            parts[-1][2] = to
+        else:
+            parts.append([how, x, to])
+    return ", then ".join(f"{how} from {x:g} to {to:g}" for how, x, to in parts)
 
 
 DPO_STEPS, PAIRS = 24, 32  # steps, and pairs in each of them on all ranks together
