@@ -84,13 +84,13 @@ def evidence(whole: Tensor, size: int, placed: Mapping[int, str]) -> Tensor:
     return where
 
 
-def told(faulty: str | None, found: str, struck: str, placed: Mapping[int, str]) -> str:
-    """Whether the reader's host, and the one that the cell leads to, is that of the rank that was struck."""
+def told(faulty: str | None, path: str, found: str, struck: str, placed: Mapping[int, str]) -> str:
+    """Whether the reader's host, and the one that the cell has found along `path`, is that of the rank struck."""
     if faulty is None and book.live():
         return "Work it out on paper first, and write the name of a host in place of None."
     if faulty is not None and faulty not in placed.values():
         raise RefusedError(f"faulty={faulty!r}: the hosts are {', '.join(sorted(set(placed.values())))}")
-    lines = f"These lines lead to {found}, and struck was a rank on {struck}."
+    lines = f"The cell goes by {path} to {found}, and struck was a rank on {struck}."
     if faulty is None:
         return lines
     if faulty == struck:
