@@ -77,6 +77,25 @@ def test_the_recorders_lead_to_the_odd_rank(odd, change) -> None:
     assert f"Rank {odd} {change}." in job.told(None)
 
 
+@pytest.mark.ranks
+def test_a_mistake_of_the_readers_is_run_from_the_panel() -> None:
+    from ipywidgets import HTML, Button, Dropdown
+
+    panel = recorder.mistakes(program("recorder-run", "plain"), SIZE)
+    assert "0 to 3" in repr(panel) and all(change in repr(panel) for change in recorder.CHANGES)
+    controls, shown = panel.box.children
+    rank, change, button = controls.children
+    assert isinstance(shown, HTML) and isinstance(button, Button) and shown.value == ""
+    assert isinstance(rank, Dropdown) and (rank.description, change.description) == ("odd rank", "what it does")
+    rank.value, change.value = 0, "sends another size"
+    button.click()
+    assert "accuses all the others" in shown.value and shown.value.count("rank 0</td>") == 2 and not button.disabled
+    panel.program = print  # no rank of it writes a dump
+    panel.size = 0
+    button.click()
+    assert "a rank below 0 does one of" in shown.value
+
+
 def some_job() -> recorder.Recorded:
     verdict = SimpleNamespace(suspects=(1,), __str__=lambda: "")
     return recorder.Recorded(1, "stands still", dict.fromkeys(range(2)), verdict, verdict, [(3, {1}, set())], "")  # type: ignore[arg-type]

@@ -7,11 +7,13 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from labkit import book
 from labkit.book.cases.hung import blind
+from labkit.book.frontend import INSIDE, Panel
 from labkit.resilience.diagnose import Verdict, from_pytorch
 from labkit.resilience.diagnose.dumping import (
     Call,
@@ -62,27 +64,38 @@ class Recorded:
         if suspect is not None and (not isinstance(suspect, int) or not 0 <= suspect < len(self.dumps)):
             raise RefusedError(f"suspect={suspect!r}: write one of the ranks 0 to {len(self.dumps) - 1}")
         print(self.told(suspect))
-        rows = [{"who says it": "you", "suspects": "nobody" if suspect is None else f"rank {suspect}", "why": "-"}]
+        you = {"who says it": "you", "suspects": "nobody" if suspect is None else f"rank {suspect}", "why": "-"}
+        return book.Table(
+            [you, *self.tools], caption="One job that stands still, and whom each one suspects (measured)"
+        )
+
+    @property
+    def tools(self) -> list[dict[str, object]]:
+        """Whom each tool suspects, as rows."""
+        rows: list[dict[str, object]] = []
         for who, verdict in (("diagnose.from_pytorch", self.verdict), ("labkit's own records", self.own)):
             why = str(verdict).splitlines()[0].partition(": ")[2]
             rows.append({"who says it": who, "suspects": ranks_text(verdict.suspects), "why": why})
         number, missing, differ = self.calls[0]
         why = f"call {number}: {'missing' if missing else 'not like the first one'}"
         rows.append({"who says it": "PyTorch's analyzer", "suspects": ranks_text(sorted(missing | differ)), "why": why})
-        return book.Table(rows, caption="One job that stands still, and whom each one suspects (measured)")
+        return rows
 
     def told(self, suspect: int | None) -> str:
         """Whether the reader was right, and what PyTorch's analyzer makes of it if the first rank is the odd one."""
         truth = f"Rank {self.odd} {self.change}."
         said = {None: f"You named nobody. {truth}", self.odd: f"Right. {truth}"}
         line = said.get(suspect, f"Not rank {suspect}: it does what most of the others do. {truth}")
+        return f"{line} {self.reversed}".rstrip()
+
+    @property
+    def reversed(self) -> str:
+        """Why PyTorch's analyzer accuses the innocent, in a sentence; "" where it does not."""
         _, missing, differ = self.calls[0]
-        if not missing and self.odd not in differ:
-            line += (
-                " PyTorch's analyzer accuses all the others, because it compares each rank with the first one "
-                "that it has read, and here that is the odd one. labkit asks what most ranks did."
-            )
-        return line
+        if missing or self.odd in differ:
+            return ""
+        return ("PyTorch's analyzer accuses all the others, because it compares each rank with the first one that it "
+                "has read, and here that is the odd one. labkit asks what most ranks did.")  # fmt: skip
 
 
 def run(program: Callable[..., Any], size: int, odd: int, change: str) -> Recorded:
@@ -95,6 +108,45 @@ def run(program: Callable[..., Any], size: int, odd: int, change: str) -> Record
         pickles = folder / "pickle"
         return Recorded(odd, change, read_dumps(pickles), from_pytorch(pickles, dead=died), own, analyzed(pickles),
                         _unnamed(pickles))  # fmt: skip
+
+
+class Mistakes(Panel):
+    """Two lists, a rank and what it does, and a button that runs the job with them and shows rows and verdicts."""
+
+    def __init__(self, program: Callable[..., Any], size: int) -> None:
+        super().__init__()
+        self.program, self.size = program, size
+
+    def __repr__(self) -> str:
+        return f"Choose the odd rank, 0 to {self.size - 1}, and what it does: {', '.join(CHANGES)}. Then run the job."
+
+    def _made(self) -> Any:
+        from ipywidgets import HTML, Button, Dropdown, HBox, Layout, VBox
+
+        look = {"style": {"description_width": "initial"}, "layout": Layout(width="260px", max_width=INSIDE)}
+        rank = Dropdown(options=list(range(self.size)), description="odd rank", **look)
+        change = Dropdown(options=CHANGES, description="what it does", **look)
+        button, shown = Button(description="Run the job"), HTML()
+
+        def clicked(_: object) -> None:
+            button.disabled = True
+            try:
+                job = run(self.program, self.size, rank.value, change.value)
+                tools = book.Table(job.tools, caption="Whom each tool suspects (measured)")
+                told = f'<p role="status" aria-live="polite">{escape(job.reversed)}</p>'
+                shown.value = f"{told}{tools.html()}{job.last().html()}"
+            except RefusedError as why:
+                shown.value = f'<p role="status" aria-live="polite">{escape(str(why))}</p>'
+            finally:
+                button.disabled = False
+
+        button.on_click(clicked)
+        return VBox([HBox([rank, change, button], layout=Layout(flex_flow="row wrap")), shown])
+
+
+def mistakes(program: Callable[..., Any], size: int) -> Mistakes:
+    """The reader's own mistakes in `program`: the last expression of its cell."""
+    return Mistakes(program, size)
 
 
 def _unnamed(folder: Path) -> str:
