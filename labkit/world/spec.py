@@ -88,7 +88,8 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
     for name, choices in _CHOICES.items():
         value = getattr(spec, name)
         if value not in choices:
-            raise RefusedError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+            told = (choice for choice in choices if name != "transport" or choice == "auto" or kinds()[choice].listed)
+            raise RefusedError(f"{name}={value!r} is not one of {', '.join(map(repr, told))}")
     for name in ("timeout", "deadline"):
         value = getattr(spec, name)
         if value is None and name == "deadline":
