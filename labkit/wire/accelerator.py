@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
@@ -19,6 +20,26 @@ from torch import Tensor
 from .errors import PeerLost
 
 FOREVER = timedelta(days=1)  # labkit has deadlines of its own, and PyTorch's may not come before them
+PAUSE = 20e-6, 1e-3  # seconds between two looks at an event: at first, and at most
+LOOK = 0.05  # seconds between two looks at what else there may be
+
+
+def poll(over: Callable[[], bool], until: float, look: Callable[[], object]) -> bool:
+    """Wait until `over()` or the time `until` (of time.monotonic); whether it is over. `look` is called now and then.
+
+    Never by blocking in the driver: a peer that died would hold the thread for ever.
+    """
+    pause, next_look = PAUSE[0], time.monotonic() + LOOK
+    while not over():
+        now = time.monotonic()
+        if now > until:
+            return False
+        if now > next_look:
+            look()
+            next_look = now + LOOK
+        time.sleep(pause)
+        pause = min(2 * pause, PAUSE[1])
+    return True
 
 
 class Accelerator(Protocol):
@@ -66,6 +87,9 @@ class Accelerator(Protocol):
         call this now and have nothing under way on it; then it is split from that one.
         It has the calls of `dist.ProcessGroupNCCL`.
         """
+
+    def backend(self, group: Any) -> Any:
+        """The communicators of a process group of torch.distributed, as one with `abort` that `failure` takes."""
 
     def failure(self, communicator: Any) -> Exception | None:
         """What went wrong in the communicator's queued work, None for nothing that is known."""
@@ -120,6 +144,9 @@ class Cuda(Accelerator):
         made._set_sequence_number_for_group()
         made.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
         return made
+
+    def backend(self, group: Any) -> Any:
+        return group._get_backend(torch.device("cuda"))
 
     def failure(self, communicator: Any) -> Exception | None:
         error = communicator.get_error()

@@ -1,9 +1,9 @@
 """A communicator that keeps the contract of NCCL over gloo: what NCCL does not allow raises here, or hangs as there.
 
-It has the calls of `torch.distributed.ProcessGroupNCCL` that labkit uses, so the code above cannot tell. Work runs on a
-stream of its own, in the order of the calls, a group of calls at once. Where NCCL compares nothing, each message carries
-a header here, and each collective first compares what its members call; what is found so becomes the communicator's
-error, which `get_error` gives to those who wait. What hangs, hangs, until it is aborted; `explain` then says why.
+It has the calls of `torch.distributed.ProcessGroupNCCL` that labkit uses, so the code above cannot tell. Work runs on
+a stream of its own, in the order of the calls, a group of calls at once. Where NCCL compares nothing, each message
+carries a header here; what is found so becomes the communicator's error, which `get_error` gives to those who wait.
+What hangs, hangs, until it is aborted; `hang.py` says why. The collectives are in `process_groups.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -29,9 +28,7 @@ from .streams import Event, Stream, current_stream
 
 FOREVER = timedelta(days=1)  # nothing that NCCL does ends by itself
 LOOK = 0.005  # seconds between two looks at whether all members have come
-ANSWER = 1.0  # seconds in which members that hang say where they are
 _TYPES = "float32 float64 float16 bfloat16 uint8 int8 int32 int64 bool float8_e4m3fn float8_e5m2".split()
-_REDUCE = ("SUM", "PRODUCT", "MIN", "MAX", "AVG")
 
 
 class Call:
@@ -71,7 +68,7 @@ class Communicator(dist.ProcessGroup):
         self, store: Any, rank: int, size: int, name: str, gpu: str = "", version: tuple[int, ...] = (2, 30),
         parent: Communicator | None = None,
     ):  # fmt: skip
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self.title, self._rank, self._size, self.version = name, rank, size, version
         self.gpu = gpu or f"gpu {rank}"
         self.store = dist.PrefixStore(f"stand-in/{name}", store)
@@ -79,18 +76,20 @@ class Communicator(dist.ProcessGroup):
         self._ready, self._aborted, self._over = threading.Event(), threading.Event(), threading.Event()
         self.error: Exception | None = None
         self._group: list[Call] | None = None
-        self._owner, self._under_way, self._counting = -1, 0, threading.Lock()
-        self._at = "nothing"  # the calls that the stream is at
+        self._owner, self._counting = -1, threading.Lock()
+        self.issued: list[list[Call]] = []  # what the stream is at, and what is queued behind it
         self._sent = dict.fromkeys(range(size), 0)
         self._got = dict.fromkeys(range(size), 0)
         self._gloo: Any = None
-        if parent is not None and parent._under_way:
-            raise ContractBroken("split", f"rank {rank} splits {parent.title} while {parent._at} is under way on it")
+        self._begun = False
+        if parent is not None and parent.issued:
+            raise ContractBroken("split", f"rank {rank} splits {parent.title} while {parent.at()} is under way on it")
 
     # -- making and ending it ------------------------------------------------------------------------------------
 
     def eager_connect_single_device(self, device: Any = None) -> None:
         """Begin to make it; returns at once (as with `config.blocking = 0`)."""
+        self._begun = True
         if self.store.check([f"here {self._rank}"]):
             raise ContractBroken("init", f"rank {self._rank} makes the communicator {self.title} a second time")
         self.store.set(f"here {self._rank}", self.gpu)
@@ -115,14 +114,14 @@ class Communicator(dist.ProcessGroup):
     def _is_initialized(self) -> bool:
         return self._ready.is_set()
 
-    def missing(self) -> list[int]:
-        """The members that have not come."""
-        return [r for r in range(self._size) if not self.store.check([f"here {r}"])]
-
     def abort(self) -> None:
         """End it from any thread: what is under way ends without its data, and what is issued is refused."""
         self._aborted.set()
         self._over.set()
+
+    def at(self) -> str:
+        """The calls that the stream is at, in words."""
+        return " and ".join(map(str, next(iter(self.issued), []))) or "nothing"
 
     def get_error(self) -> Exception | None:
         """What went wrong in queued work, None for nothing yet."""
@@ -135,7 +134,7 @@ class Communicator(dist.ProcessGroup):
             raise ContractBroken("group call", f"rank {self._rank} begins a group call inside another one")
         self._group = []
 
-    def _end_coalescing(self, device: Any = None) -> Work:
+    def _end_coalescing(self, device: Any = None) -> Work:  # type: ignore[override]
         if self._group is None:
             raise ContractBroken("group call", f"rank {self._rank} ends a group call that it did not begin")
         calls, self._group = self._group, None
@@ -159,6 +158,8 @@ class Communicator(dist.ProcessGroup):
     def _call(self, name: str, x: Tensor, peer: int, run: Callable[[], None], *more: Tensor) -> Work | None:
         for y in (x, *more):
             self._check(name, y)
+        if not self._begun:  # PyTorch makes what was not made eagerly at the first call
+            self.eager_connect_single_device()
         call = Call(name, x, peer, run)
         if self._group is not None:
             self._group.append(call)
@@ -180,10 +181,10 @@ class Communicator(dist.ProcessGroup):
     def _issue(self, calls: list[Call], *more: Tensor) -> Work:
         """Queue the calls as one, behind what the current stream has to do."""
         caller = threading.get_ident()
-        if self._owner not in (-1, caller) and self._under_way:
+        if self._owner not in (-1, caller) and self.issued:
             raise ContractBroken(
                 "one thread", f"rank {self._rank} issues {calls[0]} on {self.title} from a second thread, while "
-                f"{self._at} of another one is under way",
+                f"{self.at()} of another one is under way",
             )  # fmt: skip
         self._owner = caller
         here = current_stream()
@@ -193,17 +194,16 @@ class Communicator(dist.ProcessGroup):
             memory.touch(x, writes, words, here)
         self.stream.wait_stream(here)
         with self._counting:
-            self._under_way += 1
-        place = self.stream.put(lambda: self._run(calls, words))
+            self.issued.append(calls)
+        place = self.stream.put(lambda: self._run(calls))
         for x, writes in used:
             memory.queued(x, self.stream, place, writes, f"{words} of rank {self._rank}")
         return Work(self.stream, self.stream.record_event())
 
     # -- on the stream's thread ----------------------------------------------------------------------------------
 
-    def _run(self, calls: list[Call], words: str) -> None:
+    def _run(self, calls: list[Call]) -> None:
         """Carry out a group of calls; if one fails, stay until the communicator is aborted."""
-        self._at = words
         while not self._ready.is_set() and not self._aborted.wait(LOOK):
             pass
         lines: dict[tuple[str, int], list[Call]] = {}  # calls that go on side by side
@@ -226,12 +226,11 @@ class Communicator(dist.ProcessGroup):
         if not self._aborted.is_set():
             self._over.clear()
             for line in lines.values():  # each may be blocked in gloo for ever: then it is left behind
-                threading.Thread(target=carry_out, args=(line,), name=f"stand-in-{words}", daemon=True).start()
+                threading.Thread(target=carry_out, args=(line,), name=f"stand-in-{line[0]}", daemon=True).start()
         while not self._over.wait(1) and not self._aborted.is_set():
             pass
         with self._counting:
-            self._under_way -= 1
-        self._at = "nothing"
+            self.issued.remove(calls)
 
     def _said(self, why: Exception) -> Exception:
         if isinstance(why, ContractBroken):
@@ -263,99 +262,6 @@ class Communicator(dist.ProcessGroup):
         if not self._aborted.is_set():
             as_bytes(x).copy_(came)
         self._gloo.send([head], peer, 1).wait(FOREVER)
-
-    # -- collectives, as torch.distributed calls them ------------------------------------------------------------
-
-    def _together(self, name: str, x: Tensor, key: str, run: Callable[[], Any], *more: Tensor) -> Work:
-        """A collective. key: what has to be the same on all members besides count and type."""
-
-        def body() -> None:
-            mine = f"{name} of {x.numel()} {NAMES[CODES[x.dtype]]}{key}"
-            self._compare(mine)
-            run().wait(FOREVER)
-
-        work = self._call(name, x, -1, body, *more)
-        assert work is not None
-        return work
-
-    def _compare(self, mine: str) -> None:
-        room = torch.zeros(128, dtype=torch.uint8)
-        raw = mine.encode()[:128]
-        room[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        rooms = [torch.zeros_like(room) for _ in range(self._size)]
-        self._gloo.allgather([rooms], [room]).wait(FOREVER)
-        calls = [bytes(r.tolist()).rstrip(b"\0").decode() for r in rooms]
-        if len(set(calls)) > 1:
-            told = ", ".join(f"rank {r} {call}" for r, call in enumerate(calls))
-            names = {call.split()[0] for call in calls}
-            rule = "order" if len(names) > 1 else "same count and type"
-            raise ContractBroken(rule, f"the members of {self.title} call different collectives: {told}")
-
-    def _reduction(self, opts: Any) -> str:
-        name = str(opts.reduceOp.op).rsplit(".", 1)[-1]
-        if name not in _REDUCE:
-            raise ContractBroken("types", f"rank {self._rank} reduces with {name}")
-        return f" by {name.lower()}"
-
-    def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
-        x, key = tensors[0], self._reduction(opts)
-        return self._together("all_reduce", x, key, lambda: self._gloo.allreduce([x], opts))
-
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
-        x, key = tensors[0], f" from rank {opts.rootRank}"
-        return self._together("broadcast", x, key, lambda: self._gloo.broadcast([x], opts))
-
-    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
-        x, key = tensors[0], f"{self._reduction(opts)} to rank {opts.rootRank}"
-        return self._together("reduce", x, key, lambda: self._gloo.reduce([x], opts))
-
-    def allgather(self, outs: list[list[Tensor]], ins: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
-        def run() -> Any:
-            return self._gloo.allgather(outs, ins)
-
-        return self._together("all_gather", outs[0][0], "", run, *outs[0][1:], *ins)
-
-    def reduce_scatter(self, outs: list[Tensor], ins: list[list[Tensor]], opts: Any) -> Work:  # type: ignore[override]
-        key = self._reduction(opts)
-        return self._together(
-            "reduce_scatter", outs[0], key, lambda: self._gloo.reduce_scatter(outs, ins, opts), *ins[0]
-        )
-
-    def all_to_all_single(self, out: Tensor, x: Tensor, outs: Any, ins: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        return self._together("all_to_all", out, "", lambda: self._gloo.alltoall_base(out, x, outs, ins), x)
-
-    alltoall_base = all_to_all_single  # before PyTorch 2.13
-
-    def barrier(self, opts: Any = None) -> Work:  # type: ignore[override]
-        """An all-reduce of one number, as ProcessGroupNCCL has it. Only this one blocks the host."""
-        x = torch.zeros(1)
-        work = self._together("barrier", x, "", lambda: self._gloo.allreduce([x]))
-        work.wait()
-        return work
-
-    def getBackendName(self) -> str:
-        return "nccl-stand-in"
-
-    # -- for who waited too long ---------------------------------------------------------------------------------
-
-    def explain(self) -> str:
-        """Where the members are in this communicator, as far as they say so within a second: why it hangs."""
-        if not self._ready.is_set():
-            return f"{self.title} was never made: {_ranks(self.missing())} did not come"
-        self.store.set(f"at {self._rank}", self._at)
-        others = [r for r in range(self._size) if r != self._rank]
-        until = time.monotonic() + ANSWER
-        while time.monotonic() < until and not self.store.check([f"at {r}" for r in others]):
-            time.sleep(LOOK)
-        told = [f"rank {self._rank} is at {self._at}"]
-        for r in others:
-            came = self.store.check([f"at {r}"])
-            told.append(f"rank {r} is at {self.store.get(f'at {r}').decode()}" if came else f"rank {r} waits for nothing")
-        return f"on {self.title} " + ", ".join(told)
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 @functools.cache

@@ -48,8 +48,8 @@ RULES = {
         "NVIDIA, ncclDataType_t, ncclRedOp_t; PyTorch, getNcclDataType",
     ),
     "stream": Rule(
-        "A call returns when its work is queued. Data may be read, and a buffer written, by what is queued behind it on "
-        "the same stream, on one that waits for it, or when the host has seen its event.",
+        "A call returns when its work is queued. Data may be read, and a buffer written, by what is queued behind it "
+        "on the same stream, on one that waits for it, or when the host has seen its event.",
         "NVIDIA, CUDA stream semantics; PyTorch, Work.wait",
     ),
     "fails late": Rule(

@@ -13,6 +13,7 @@ from labkit.wire.accelerator import Accelerator
 
 from . import memory, streams
 from .communicator import Communicator
+from .hang import explain
 from .memory import DEVICE
 
 
@@ -65,8 +66,11 @@ class StandIn(Accelerator):
         made.eager_connect_single_device()
         return made
 
+    def backend(self, group: Any) -> Any:
+        return group
+
     def failure(self, communicator: Communicator) -> Exception | None:
         return communicator.get_error()
 
     def explain(self, communicator: Communicator) -> str:
-        return communicator.explain()
+        return explain(communicator)

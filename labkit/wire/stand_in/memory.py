@@ -21,11 +21,10 @@ from .streams import HOST, Stream, current_stream
 DEVICE = torch.device("cpu", 0)  # the CPU to PyTorch, and told apart from torch.device("cpu") by its index
 _HOST = torch.device("cpu")
 _SHAPES = frozenset(
-    "view view_as detach reshape as_strided size stride dim numel data_ptr untyped_storage storage_offset element_size "
-    "is_contiguous narrow chunk split tensor_split unbind squeeze unsqueeze expand expand_as t transpose permute flatten "
-    "unflatten select is_floating_point is_complex requires_grad_ register_hook __len__ __hash__ is_conj is_neg "
-    "register_post_accumulate_grad_hook __repr__ contiguous empty_like zeros_like ones_like new_empty new_zeros "
-    "__get__".split()
+    "view view_as detach reshape as_strided size stride dim numel data_ptr untyped_storage storage_offset "
+    "element_size is_contiguous narrow chunk split tensor_split unbind squeeze unsqueeze expand expand_as t transpose "
+    "permute flatten unflatten select is_floating_point is_complex requires_grad_ register_hook __len__ __hash__ "
+    "is_conj is_neg register_post_accumulate_grad_hook empty_like zeros_like ones_like new_empty new_zeros".split()
 )  # these look at no value
 _FREE = ("copy_", "to", "cpu", "__get__", "__set__", "set_data", "untyped_storage")  # may see both kinds of memory
 
@@ -43,7 +42,7 @@ class Use(NamedTuple):
 
 def on_host(x: Tensor) -> bool:
     """Whether `x` lies in host memory."""
-    return getattr(x.untyped_storage(), "on_host", False)
+    return x.layout == torch.strided and getattr(x.untyped_storage(), "on_host", False)
 
 
 def to_host(x: Tensor) -> Tensor:
@@ -82,10 +81,10 @@ def touch(x: Tensor, writes: bool, by: str, stream: Stream | None = None) -> Non
 
 def _bytes(x: Tensor) -> tuple[int, int]:
     """Which bytes of its storage `x` lies in, from and to."""
-    first = x.storage_offset() * x.itemsize
+    first = int(x.storage_offset()) * x.itemsize
     if not x.numel():
         return first, first
-    return first, first + (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))) * x.itemsize
+    return first, first + (1 + sum((int(n) - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))) * x.itemsize
 
 
 class DeviceMemory(TorchFunctionMode):

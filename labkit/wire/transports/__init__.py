@@ -55,6 +55,7 @@ class Lane(Protocol):
 
     def open(self, members: Sequence[int]) -> None:
         """The lane's members, by world rank, in the order of the group; said once, before any message."""
+        return
 
     # of a transport that is `rebuildable`
 

@@ -1,8 +1,7 @@
 """A communicator of NCCL with what labkit needs around it: a deadline for its making, order, polling, and its end.
 
-NCCL queues work and says nothing more. So a channel waits by polling an event, never by blocking in the driver: a peer
-that died would hold it for ever. While it waits it asks whether the communicator has an error, whether a peer still
-runs, and whether one has left.
+NCCL queues work and says nothing more. So a channel waits by polling an event, and asks meanwhile whether the
+communicator has an error, whether a peer still runs, and whether one has left.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..accelerator import PAUSE, poll
 from ..errors import PeerLost, WaitTimeout, WireError
 from ..message import Message
 
 if TYPE_CHECKING:
     from .nccl import NcclLane, NcclTransport
 
-PAUSE = 20e-6, 1e-3  # seconds between two looks at an event: at first, and at most
-LOOK = 0.05  # seconds between two looks at whether the peers are still there
-Step = tuple[Callable[[Any, Message, int], Any], Message]
+Step = tuple[Callable[[Message], tuple[str, Any]], Message]
 
 
 class Making:
@@ -74,7 +72,7 @@ class Channel:
     """One of the communicators of `making`, for one lane, and the stream that labkit queues on."""
 
     def __init__(self, lane: NcclLane, making: Making, number: int, members: Sequence[int]):
-        self.transport, self.lane, self.timeout, self.members = lane.transport, lane.name, lane.timeout, tuple(members)
+        self.transport, self.lane, self.timeout, self.members = lane.transport, lane, lane.timeout, tuple(members)
         self._making, self._number = making, number
         self._place = {rank: i for i, rank in enumerate(self.members)}
         self._stream: Any = None
@@ -103,11 +101,9 @@ class Channel:
                         m.scratch = torch.empty(m.nbytes or 1, dtype=torch.uint8, device=m.x.device)
                 communicator._start_coalescing()
                 for advance, m in steps:
-                    advance(communicator, m, self._place[m.peer])
+                    call, x = advance(m)
+                    getattr(communicator, call)([x], self._place[m.peer], 0)
                 communicator._end_coalescing().wait()  # orders the stream; the host goes on
-                for _, m in steps:
-                    if m.op is not None and m.nbytes:
-                        device.launch(m.op.combine_, m.x.detach().view(-1), m.scratch.view(m.x.dtype))
                 return device.event()
         except WireError:
             raise
@@ -115,9 +111,19 @@ class Channel:
             words = str(why).splitlines()[0]
             raise PeerLost(f"rank {self.transport.rank}: {words}", steps[0][1].peer) from why
 
-    def finish(self, event: Any, until: float, limit: float) -> None:
-        """Return when the event has happened and the communicator is whole."""
+    def finish(self, steps: Sequence[Step], event: Any, until: float, limit: float) -> None:
+        """Return when `event` has happened and what came in is combined.
+
+        Several messages may be added to one tensor: so that is done on one stream of the lane, one after the other.
+        """
         self._poll(event.query, until, limit)
+        device = self.transport.accelerator
+        for _, m in steps:
+            if m.op is not None and m.nbytes:
+                with device.use(self.lane.combining):
+                    device.launch(m.op.combine_, m.x.detach().view(-1), m.scratch.view(m.x.dtype))
+                    event = device.event()
+                self._poll(event.query, until, limit)
 
     def post(self, step: Step, after: Any) -> None:
         """Issue a message behind those posted before; a thread waits for its end and calls `m.finish()`."""
@@ -137,7 +143,7 @@ class Channel:
             m = step[1]
             try:
                 until = time.monotonic() + self.timeout
-                self.finish(self.begin((step,), after, until, self.timeout), until, self.timeout)
+                self.finish((step,), self.begin((step,), after, until, self.timeout), until, self.timeout)
             except BaseException as error:
                 m.error = error
             with self._lock:
@@ -152,20 +158,15 @@ class Channel:
     # -- waiting and ending --------------------------------------------------------------------------------------
 
     def _poll(self, over: Callable[[], bool], until: float, limit: float) -> None:
-        pause, look = PAUSE[0], time.monotonic() + LOOK
-        while True:
+        """Wait until `over()` and the communicator is whole; raises what went wrong, or that it is too late."""
+
+        def whole() -> bool:
             if self._making.gone:
                 raise PeerLost(f"rank {self.transport.rank} has left the group of ranks {list(self.members)}")
-            if over():
-                return
-            now = time.monotonic()
-            if now > until:
-                raise self._late(limit)
-            if now > look:
-                self._look_around()
-                look = now + LOOK
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE[1])
+            return over()
+
+        if not poll(whole, until, self._look_around):
+            raise self._late(limit)
 
     def _look_around(self) -> None:
         if self._communicator is not None:
@@ -174,7 +175,7 @@ class Channel:
                 self.abort()
                 raise why
         for peer in self.members:
-            lost = None if peer == self.transport.rank else self.transport.lost(peer, self.lane)
+            lost = None if peer == self.transport.rank else self.transport.lost(peer, self.lane.name)
             if lost is not None:
                 self.abort()
                 raise PeerLost(f"rank {self.transport.rank} lost rank {peer}: {lost}", peer)

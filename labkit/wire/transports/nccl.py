@@ -11,11 +11,12 @@ first holds up every send behind it. (`labkit.wire.stand_in.contract` has the ru
 A communicator is made in the background, without blocking, by a deadline, and aborted by whoever gives it up. NCCL does
 not tell the others; a key in the store does, which those who wait look at. So groups can be left and formed anew.
 
-Not promised by NVIDIA, and relied on here as in PyTorch: kernels of several communicators run at the same time on a GPU.
+Not promised by NVIDIA, and relied on here as in PyTorch: kernels of several communicators run on a GPU at one time.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -90,9 +91,14 @@ class NcclLane(Lane):
         self._members: tuple[int, ...] = ()
         self._channels: dict[Any, Channel] = {}
 
-    # `push` and `pull` say what to do with a message: (communicator, message, rank of the peer in it)
-    push = staticmethod(lambda c, m, peer: c.send([m.raw if m.nbytes else m.scratch], peer, 0))
-    pull = staticmethod(lambda c, m, peer: c.recv([m.scratch if m.op or not m.nbytes else m.raw], peer, 0))
+    @functools.cached_property
+    def combining(self) -> Any:
+        """The stream on which what came in is combined."""
+        return self.transport.accelerator.stream()
+
+    # `push` and `pull` say which call of a communicator moves which bytes of a message
+    push = staticmethod(lambda m: ("send", m.raw if m.nbytes else m.scratch))
+    pull = staticmethod(lambda m: ("recv", m.scratch if m.op or not m.nbytes else m.raw))
 
     def open(self, members: Sequence[int]) -> None:
         """Begin to make the communicator of a lane of collectives."""
@@ -113,9 +119,9 @@ class NcclLane(Lane):
             for _, m in messages:
                 self.wait(m, limit)
             return
-        begun = [(channel, channel.begin(steps, after, until, limit)) for channel, steps in together.items()]
-        for channel, event in begun:
-            channel.finish(event, until, limit)
+        begun = [(channel, steps, channel.begin(steps, after, until, limit)) for channel, steps in together.items()]
+        for channel, steps, event in begun:
+            channel.finish(steps, event, until, limit)
 
     def post(self, advance: Any, m: Message) -> None:
         """Issue a message, behind those of its direction; a thread waits for its end."""
