@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.wire.dtypes import CODES, NAMES, as_bytes
+from labkit.wire.errors import PeerLost
 
 from . import memory
 from .contract import SHARED_GPU, SHARING_SWITCH, ContractBroken
@@ -76,7 +77,8 @@ class Communicator(dist.ProcessGroup):
         self._ready, self._aborted, self._over = threading.Event(), threading.Event(), threading.Event()
         self.error: Exception | None = None
         self._group: list[Call] | None = None
-        self._owner, self._counting = -1, threading.Lock()
+        self._caller: tuple[int, Any] = (0, None)  # the thread and the stream that issued last
+        self._counting = threading.Lock()
         self.issued: list[list[Call]] = []  # what the stream is at, and what is queued behind it
         self._sent = dict.fromkeys(range(size), 0)
         self._got = dict.fromkeys(range(size), 0)
@@ -108,7 +110,17 @@ class Communicator(dist.ProcessGroup):
             what = f"ranks {ranks} of {self.title} are both on {twice}, with NCCL {'.'.join(map(str, self.version))}"
             self.error = ContractBroken("shared GPU", what)
             return
-        self._gloo = _gloo(self.store, self._rank, self._size)
+        try:
+            self._gloo = _gloo(self.store, self._rank, self._size)
+        except RuntimeError as why:
+            self.error = self._said(why)
+            return
+        # A member that is through at once would close its sockets while others still connect theirs to it.
+        if self.store.add("connected", 1) == self._size:
+            self.store.set("all connected", "")
+        while not self.store.check(["all connected"]):
+            if self._aborted.wait(LOOK):
+                return
         self._ready.set()
 
     def _is_initialized(self) -> bool:
@@ -180,14 +192,13 @@ class Communicator(dist.ProcessGroup):
 
     def _issue(self, calls: list[Call], *more: Tensor) -> Work:
         """Queue the calls as one, behind what the current stream has to do."""
-        caller = threading.get_ident()
-        if self._owner not in (-1, caller) and self.issued:
+        here, thread = current_stream(), threading.get_ident()
+        if self.issued and self._caller[0] != thread and self._caller[1] is not here:
             raise ContractBroken(
-                "one thread", f"rank {self._rank} issues {calls[0]} on {self.title} from a second thread, while "
-                f"{self.at()} of another one is under way",
+                "one thread", f"rank {self._rank} issues {calls[0]} on {self.title} from a second thread and stream, "
+                f"while {self.at()} of another one is under way",
             )  # fmt: skip
-        self._owner = caller
-        here = current_stream()
+        self._caller = thread, here
         words = " and ".join(map(str, calls))
         used = [(call.x, call.name != "send") for call in calls] + [(x, False) for x in more]
         for x, writes in used:
@@ -237,7 +248,8 @@ class Communicator(dist.ProcessGroup):
             return why
         if not isinstance(why, RuntimeError):
             traceback.print_exception(why)
-        return ContractBroken("dead member", f"rank {self._rank} on {self.title}: {str(why).splitlines()[0]}")
+        words = str(why).splitlines()[0].split("] ", 1)[-1]
+        return PeerLost(f"rank {self._rank} lost a member of {self.title}: {words}")
 
     def _send(self, x: Tensor, peer: int) -> None:
         self._sent[peer] += 1

@@ -57,8 +57,8 @@ RULES = {
         "NVIDIA, Asynchronous errors and error handling",
     ),
     "one thread": Rule(
-        "Calls of one communicator come from one thread at a time, and in the same order on all ranks; two lanes of "
-        "messages need two communicators.", "NVIDIA, Thread safety",
+        "Calls of one communicator come from one thread at a time, ordered by a lock or a stream, and in one order "
+        "on all ranks: two lanes of messages need two communicators.", "NVIDIA, Thread safety",
     ),
     "init": Rule(
         "A communicator is made by all its members at once, under a name that is used once. Without one of them the "

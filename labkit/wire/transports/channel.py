@@ -77,7 +77,8 @@ class Channel:
         self._place = {rank: i for i, rank in enumerate(self.members)}
         self._stream: Any = None
         self._posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._lock, self._waiting = threading.Lock(), 0
+        self._lock, self._waiting, self._unissued = threading.Lock(), 0, 0
+        self._made = False  # whether the communicator was there when it was last asked for
         self._thread: threading.Thread | None = None
 
     @property
@@ -90,6 +91,7 @@ class Channel:
     def begin(self, steps: Sequence[Step], after: Any, until: float, limit: float) -> Any:
         """Issue the messages as one group call, behind the event `after`; returns the event of their end."""
         self._poll(self._making.ready, until, limit)
+        self._made = True
         device, communicator = self.transport.accelerator, self._communicator
         if self._stream is None:
             self._stream = device.stream()
@@ -126,30 +128,49 @@ class Channel:
                 self._poll(event.query, until, limit)
 
     def post(self, step: Step, after: Any) -> None:
-        """Issue a message behind those posted before; a thread waits for its end and calls `m.finish()`."""
+        """Issue a message behind those posted before, as soon as the communicator is there; returns at once.
+
+        A thread waits for its end and calls `m.finish()`.
+        """
         m = step[1]
         m.done = m.done or threading.Event()
         with self._lock:
+            event = None
+            if self._made and not self._unissued:
+                event = self.begin((step,), after, time.monotonic() + self.timeout, self.timeout)
+            self._unissued += event is None
             self._waiting += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="labkit-waiter", daemon=True)
                 self._thread.start()
-        self._posted.put((step, after))
+            self._posted.put((step, after, event))
 
     def _loop(self) -> None:
         self.transport.choose_device()
         while (item := self._posted.get()) is not None:
-            step, after = item
+            step, after, event = item
             m = step[1]
             try:
                 until = time.monotonic() + self.timeout
-                self.finish((step,), self.begin((step,), after, until, self.timeout), until, self.timeout)
+                if event is None:
+                    event = self._late_begin(step, after, until)
+                self.finish((step,), event, until, self.timeout)
             except BaseException as error:
                 m.error = error
             with self._lock:
                 self._waiting -= 1
             m.finish()
             del item, step, m  # while this thread sleeps it keeps no tensor alive
+
+    def _late_begin(self, step: Step, after: Any, until: float) -> Any:
+        """Issue a message that was posted before the communicator was there."""
+        try:
+            self._poll(self._making.ready, until, self.timeout)
+            with self._lock:
+                return self.begin((step,), after, until, self.timeout)
+        finally:
+            self._made = True
+            self._unissued -= 1
 
     def busy(self) -> bool:
         """Whether a posted message is under way."""
@@ -187,7 +208,9 @@ class Channel:
         self.abort()
         others = [r for r in self.members if r != self.transport.rank]
         whom = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(map(str, others))}"
-        error = WaitTimeout(f"rank {self.transport.rank} waited {limit:g} s for {whom}: nothing moved. {why}".rstrip())
+        error = WaitTimeout(
+            f"rank {self.transport.rank} waited {limit:.3g} s for {whom}: nothing moved. {why}".rstrip()
+        )
         if len(others) == 1:
             error.peer = others[0]
         return error

@@ -1,0 +1,274 @@
+"""The `nccl` transport, all of it, over the stand-in: what NCCL forbids would be refused or hang here."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import labkit
+from labkit import RankFailed, collectives, cost
+from labkit.wire.errors import PeerLost, WaitTimeout
+from labkit.wire.ops import MAX, SUM
+
+pytestmark = pytest.mark.ranks
+WIRE = "nccl-stand-in"
+
+
+def run(work, size, *args, **options):
+    return labkit.launch(work, size, *args, transport=WIRE, **{"timeout": 20, **options})
+
+
+def messages(group):
+    me, other = float(group.rank + 1), 1 - group.rank
+    got, total, late = torch.zeros(3, 5), torch.full((7,), me), torch.zeros(2)
+    first = group.irecv(late, other)  # on one communicator for both ways it would hold up the send behind it
+    group.send(torch.full((2,), me), other)
+    group.exchange(torch.full((3, 5), me), other, got, other)
+    group.exchange(torch.full((7,), me), other, total, other, SUM)
+    most = group.irecv(torch.tensor([1.5, 0.5]), other, MAX)
+    group.send(torch.full((2,), me), other)
+    return got.unique().tolist(), total.unique().tolist(), first.wait().tolist(), most.wait().tolist()
+
+
+def test_messages_may_be_waited_for_in_any_order() -> None:
+    done = run(messages, 2)
+    assert done.results == [([2.0], [3.0], [2.0, 2.0], [2.0, 2.0]), ([1.0], [3.0], [1.0, 1.0], [1.5, 1.0])]
+    assert done.trace.bytes_sent() == [60 + 28 + 8 + 8] * 2
+
+
+def test_both_lanes_of_a_group_at_once_and_of_two_groups_that_overlap() -> None:
+    def work(group):
+        n, me = group.size, group.rank
+        ring = [group.subgroup(sorted({me, (me + 1) % n})), group.subgroup(sorted({me, (me - 1) % n}))]  # a cycle
+        handle = collectives.all_reduce(torch.full((5000,), float(me)), group, algorithm="ring", async_op=True)
+        got = torch.zeros(1)
+        coming = group.irecv(got, (me - 1) % n)
+        group.send(torch.tensor([float(me)]), (me + 1) % n)
+        coming.wait()
+        pairs = [collectives.all_reduce(torch.tensor([float(me)]), g, algorithm="ring", async_op=True) for g in ring]
+        return got.item(), handle.wait().unique().tolist(), [h.wait().item() for h in pairs]
+
+    assert run(work, 3).results == [(2, [3.0], [1.0, 2.0]), (0, [3.0], [3.0, 1.0]), (1, [3.0], [2.0, 3.0])]
+
+
+def test_a_barrier_of_empty_messages_is_one() -> None:
+    def work(group):
+        group.barrier()
+        if group.rank == 0:
+            time.sleep(0.3)
+            before = time.time()
+            group.barrier()
+            return before
+        group.barrier()
+        return time.time()
+
+    first, second = run(work, 2).results
+    assert second > first
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_are_equal_to_the_bit_and_bytes_to_those_of_sockets(size) -> None:
+    def work(group):
+        torch.manual_seed(group.rank)
+        x = torch.randn(1003)
+        return [collectives.all_reduce(x.clone(), group, algorithm=a) for a in ("ring", "tree", "naive")]
+
+    here, there = run(work, size), labkit.launch(work, size, transport="local")
+    for a, b in zip(here.results, there.results, strict=True):
+        assert all(map(torch.equal, a, b))
+    assert here.trace.bytes_sent() == there.trace.bytes_sent()
+    assert cost.ring_all_reduce_bytes_by_rank(1003, 4, size)[0] < here.trace.bytes_sent()[0]
+
+
+def natives(group):
+    me, n = group.rank, group.size
+    x = torch.arange(6.0) + me
+    made = [
+        collectives.all_reduce(x.clone(), group, algorithm="native"),
+        collectives.broadcast(x.clone(), group, root=1, algorithm="native"),
+        collectives.all_gather(x.clone(), group, algorithm="native"),
+        collectives.reduce_scatter(x.clone(), group, algorithm="native"),
+        collectives.all_to_all(x.clone(), group, algorithm="native"),
+        collectives.reduce(x.clone(), group, root=0, algorithm="native") if me == 0 else None,
+    ]
+    if me:
+        collectives.reduce(x.clone(), group, root=0, algorithm="native")
+    half = group.subgroup([0, n - 1]) if me in (0, n - 1) else None
+    if half is not None:
+        made.append(collectives.all_reduce(x.clone(), half, algorithm="native"))
+    collectives.barrier(group, algorithm="native")
+    return made
+
+
+def test_native_collectives_keep_the_contract_and_give_what_gloos_do() -> None:
+    here, there = run(natives, 3).results, labkit.launch(natives, 3, transport="gloo").results
+    for a, b in zip(here, there, strict=True):
+        assert len(a) == len(b)
+        assert all(x is y is None or torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_what_lies_in_host_memory_is_refused() -> None:
+    def work(group):
+        group.send(torch.zeros(2).cpu(), 1 - group.rank)
+
+    with pytest.raises(RankFailed, match="needs a tensor on cpu:0, and this one is on cpu: call .to.group.device."):
+        run(work, 2)
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_does_not_come_is_named_by_the_deadline() -> None:
+    def work(group):
+        if group.rank == 2:
+            time.sleep(3)
+            return None
+        begun = time.monotonic()
+        try:
+            with group.within(1):
+                collectives.all_reduce(torch.ones(3), group, algorithm="ring")
+        except WaitTimeout as why:
+            return str(why), time.monotonic() - begun < 4
+
+    for words, quick in run(work, 3, check=False).results[:2]:
+        assert quick and "was never made: rank 2 did not come" in words
+
+
+def test_a_wait_within_seconds_ends_then_and_the_group_can_be_formed_anew() -> None:
+    def work(group):
+        group.barrier()
+        if group.rank == 1:
+            time.sleep(1)
+        begun, told = time.monotonic(), ""
+        if group.rank == 0:
+            try:
+                with group.within(0.3):
+                    group.recv(torch.zeros(2), 1)
+            except WaitTimeout as why:
+                told = f"{why.peer}: {why}"
+        took = time.monotonic() - begun
+        group = group.rebuild([1, 0], epoch=7)
+        return took < 4, told, collectives.all_reduce(torch.ones(2), group, algorithm="ring").tolist()
+
+    (quick, told, total), (_, _, other) = run(work, 2, check=False).results
+    assert quick and total == other == [2.0, 2.0]
+    assert told.startswith("1: rank 0 waited 0.3 s for rank 1")
+
+
+def test_who_leaves_wakes_the_others_in_either_lane() -> None:
+    def work(group):
+        group.barrier()
+        if group.rank == 0:
+            time.sleep(0.2)
+            group.leave()
+            return None
+        try:
+            group.recv(torch.zeros(2), 0) if group.rank == 1 else collectives.all_reduce(torch.ones(3), group)
+        except PeerLost as why:
+            return str(why)
+
+    none, one, two = run(work, 3, check=False).results
+    assert none is None and one == two.replace("rank 2", "rank 1", 1) == "rank 1 lost rank 0: it left the group"
+
+
+def test_the_living_go_on_without_a_rank_that_died() -> None:
+    def work(group):
+        collectives.all_reduce(torch.ones(3), group, algorithm="ring")
+        try:
+            if group.rank == 2:
+                import os
+                import signal
+
+                os.kill(os.getpid(), signal.SIGKILL)
+            collectives.all_reduce(torch.ones(3), group, algorithm="ring")
+        except (PeerLost, WaitTimeout):
+            group = group.rebuild([0, 1])
+            return collectives.all_reduce(torch.ones(3), group, algorithm="ring").tolist()
+
+    done = run(work, 3, on_failure="continue")
+    assert done.results[:2] == [[2.0] * 3] * 2
+    assert [f.rank for f in done.failures] == [2]
+
+
+def test_a_program_that_breaks_the_contract_is_told_which_rule() -> None:
+    def work(group):
+        x = torch.zeros(4)
+        group.exchange(x, 1 - group.rank, torch.zeros(4), 1 - group.rank)
+        if group.rank == 0:
+            group.irecv(x, 1)
+            return (x + 1).tolist()  # before the handle was waited for
+        time.sleep(0.2)
+        group.send(torch.ones(4), 0)
+
+    with pytest.raises(RankFailed, match="still to be written by recv from rank 1 of 16 uint8"):
+        run(work, 2)
+
+
+# -- streams, clocks and staging ----------------------------------------------------------------------------------
+
+
+def slow(seconds):
+    """Put a kernel of this length on the current stream."""
+    from labkit.wire.stand_in import streams
+
+    streams.current_stream().put(lambda: time.sleep(seconds))
+
+
+def test_a_span_takes_the_time_of_the_device_and_not_of_the_queue() -> None:
+    def work(group):
+        begun = time.perf_counter()
+        with group.span("queued"):
+            slow(0.3)
+        return time.perf_counter() - begun
+
+    done = run(work, 2)
+    assert max(done.results) < 0.2
+    for span in done.trace.spans("queued"):
+        assert 0.3 <= span.end - span.start < 1
+
+
+def test_a_message_goes_behind_what_its_stream_still_has_to_do() -> None:
+    def work(group):
+        from labkit.wire.accelerator import of
+
+        device, x, other = of(group.device), torch.zeros(3), 1 - group.rank
+        with device.use(device.stream()):
+            slow(0.2)
+            device.launch(torch.Tensor.fill_, x, 5.0)  # queued: not there yet
+            handle = collectives.all_reduce(x, group, algorithm="ring", async_op=True)
+            got = torch.zeros(3)
+            coming = group.irecv(got, other)
+            group.send(torch.ones(3), other)
+            coming.wait()
+            return handle.wait().tolist(), got.tolist()
+
+    assert run(work, 2).results == [([10.0] * 3, [1.0] * 3)] * 2
+
+
+@pytest.mark.parametrize("transport", ["gloo", "local"])
+def test_tensors_of_the_device_go_by_way_of_the_host_where_the_wire_knows_no_other(transport) -> None:
+    def work(group):
+        from labkit.wire import accelerator
+        from labkit.wire.stand_in.device import StandIn
+        from labkit.wire.stand_in.memory import DeviceMemory, on_host
+
+        device = accelerator.install(StandIn())
+        seen, run_ = [], group._lane.run
+
+        def look(*messages, **limits):
+            seen.extend(on_host(m.raw) for _, m in messages)
+            return run_(*messages, **limits)
+
+        group._lane.run = look
+        with DeviceMemory(), device.use(device.stream()):
+            x, got, total = torch.zeros(3), torch.zeros(3), torch.ones(3)
+            slow(0.1)
+            device.launch(torch.Tensor.fill_, x, float(group.rank + 1))
+            group.exchange(x, 1 - group.rank, got, 1 - group.rank)
+            group.exchange(x, 1 - group.rank, total, 1 - group.rank, SUM)
+            return seen, got.tolist(), total.tolist()
+
+    first, second = labkit.launch(work, 2, transport=transport).results
+    assert first == ([True] * 4, [2.0] * 3, [3.0] * 3) and second == ([True] * 4, [1.0] * 3, [2.0] * 3)
