@@ -95,7 +95,7 @@ class Communicator(dist.ProcessGroup):
         if self.store.check([f"here {self._rank}"]):
             raise ContractBroken("init", f"rank {self._rank} makes the communicator {self.title} a second time")
         self.store.set(f"here {self._rank}", self.gpu)
-        threading.Thread(target=self._meet, name=f"stand-in-init-{self.title}", daemon=True).start()
+        threading.Thread(target=self._meet, name=f"labkit-stand-in-init-{self.title}", daemon=True).start()
 
     def _meet(self) -> None:
         """Wait for all members, for ever, and connect them."""
@@ -237,7 +237,7 @@ class Communicator(dist.ProcessGroup):
         if not self._aborted.is_set():
             self._over.clear()
             for line in lines.values():  # each may be blocked in gloo for ever: then it is left behind
-                threading.Thread(target=carry_out, args=(line,), name=f"stand-in-{line[0]}", daemon=True).start()
+                threading.Thread(target=carry_out, args=(line,), name=f"labkit-stand-in-{line[0]}", daemon=True).start()
         while not self._over.wait(1) and not self._aborted.is_set():
             pass
         with self._counting:

@@ -32,7 +32,7 @@ class Stream:
             self._queue.append(call)
             self.issued += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"stand-in-{self.name}", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=f"labkit-stand-in-{self.name}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
             return self.issued
