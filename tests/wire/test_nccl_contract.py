@@ -412,6 +412,22 @@ def test_the_memory_of_the_device_is_not_numpys() -> None:
         assert str(x.cpu().to(x.device).device) == "cpu:0" and str(torch.ones(2, device="cpu").device) == "cpu"
 
 
+def test_a_part_of_a_tensor_may_be_named_while_another_is_on_its_way() -> None:
+    def program(r, c):
+        x = torch.zeros(8)
+        if r == 0:
+            first = c.recv([x[:4]], 1)
+            x[4:].fill_(7)
+            second = c.recv([x[4:6]], 1)
+            wait(c, first)
+            second.wait()
+            return x.tolist()
+        wait(c, c.send([one()], 0))
+        wait(c, c.send([one(1, 2)], 0))
+
+    assert play(program)[0] == [1.0] * 4 + [2.0] * 2 + [7.0] * 2
+
+
 def test_every_rule_is_broken_by_a_test() -> None:
     left = {"fails late", "init", "shared GPU", "dead member"}  # have tests of their own
     assert set(RULES) - left <= {rule for _, rule, _ in MISUSES}

@@ -104,7 +104,7 @@ class DeviceMemory(TorchFunctionMode):
                 "device memory", f"{name} is given a tensor of the CPU and one of the device: move one of them"
             )
         written = name.endswith("_") and not name.startswith("__") or name in ("__setitem__", "__set__")
-        for i, x in enumerate([] if name in _SHAPES else tensors):
+        for i, x in enumerate([] if name in _SHAPES or _is_view(name, args) else tensors):
             touch(x, (written and i == 0) or x is kwargs.get("out"), name)
         if name in ("cpu", "to", "cuda"):
             return self._moved(func, name, args, kwargs)
@@ -136,6 +136,13 @@ class DeviceMemory(TorchFunctionMode):
             device = torch.device(device)
             return device.type == "cpu" and device.index is None
         return kinds == {True}
+
+
+def _is_view(name: str, args: Any) -> bool:
+    """Whether an index asks for a part of the same memory: then no value is looked at."""
+    index = args[1] if name == "__getitem__" else None
+    parts = index if isinstance(index, tuple) else (index,)
+    return index is not None and not any(isinstance(part, Tensor | list) for part in parts)
 
 
 def _goal(args: Any, kwargs: Any) -> torch.device | None:

@@ -3,10 +3,11 @@
 NCCL has no tags and no headers, and a communicator carries out its calls one after the other: a receive that is issued
 first holds up every send behind it. (`labkit.wire.stand_in.contract` has the rules, with their sources.) So
 
-- the collectives of a group have a communicator of their own, made at once when the group is. They call in one order
-  on all ranks, and what goes on at the same time is one group call;
-- the reader's own messages may be waited for in any order, so each direction between two ranks is a communicator of its
-  own. The two of a pair are made together at its first message, the second split from the first.
+- the collectives of a group have a communicator of their own, made at once with their lane. They call in one order on
+  all ranks, and what goes on at the same time is one group call;
+- the reader's own messages, and all that is posted, may be waited for in any order, so each direction between two ranks
+  is a communicator of its own. The two of a pair are made together at its first message, the second split from the
+  first.
 
 A communicator is made in the background, without blocking, by a deadline, and aborted by whoever gives it up. NCCL does
 not tell the others; a key in the store does, which those who wait look at. So groups can be left and formed anew.
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 from ..accelerator import CUDA, Accelerator
-from ..errors import WaitTimeout
+from ..errors import RefusedError, WaitTimeout
 from ..message import Message
 from . import FOREVER, Lane, Site, Transport, kind
 from .channel import Channel, Making
@@ -58,6 +59,11 @@ class NcclTransport(Transport):
     def address(self, peer: int) -> Any:
         """Where labkit's own sockets reach `peer`; another place after a restart."""
         return self._own_sockets().addresses[peer]
+
+    def must_be_rebuildable(self, what: str) -> None:
+        """Groups can be left and formed anew; what also needs a relay (`labkit.wire.relay`) cannot be had yet."""
+        if not what.endswith("()"):
+            raise RefusedError(f"{what} needs transport='local', not {self.name!r}: its relay is written for sockets")
 
     def lost(self, peer: int, lane: str) -> str | None:
         """Why nothing more will come from `peer` on the lane of this name, None if something may."""
@@ -112,7 +118,8 @@ class NcclLane(Lane):
         until, after = time.monotonic() + limit, self.transport.accelerator.event()
         together: dict[Channel, list[tuple[Any, Message]]] = {}
         for advance, m in messages:
-            together.setdefault(self._of(advance, m), []).append((advance, m))
+            channel = self._channels[None] if self.number else self._way(advance, m)
+            together.setdefault(channel, []).append((advance, m))
         if any(channel.busy() for channel in together):  # behind what was posted
             for advance, m in messages:
                 self.post(advance, m)
@@ -125,7 +132,7 @@ class NcclLane(Lane):
 
     def post(self, advance: Any, m: Message) -> None:
         """Issue a message, behind those of its direction; a thread waits for its end."""
-        self._of(advance, m).post((advance, m), self.transport.accelerator.event())
+        self._way(advance, m).post((advance, m), self.transport.accelerator.event())
 
     def wait(self, m: Message, limit: float = FOREVER) -> None:
         """Wait for a message that was begun, and raise what went wrong with it."""
@@ -139,10 +146,8 @@ class NcclLane(Lane):
         if m.error is not None:
             raise m.error
 
-    def _of(self, advance: Any, m: Message) -> Channel:
-        """The communicator that carries a message."""
-        if self.number:
-            return self._channels[None]
+    def _way(self, advance: Any, m: Message) -> Channel:
+        """The communicator of one direction between two ranks."""
         me = self.transport.rank
         way = (me, m.peer) if advance is self.push else (m.peer, me)
         if way not in self._channels:
