@@ -116,9 +116,8 @@ class Communicator(dist.ProcessGroup):
             self.error = self._said(why)
             return
         # A member that is through at once would close its sockets while others still connect theirs to it.
-        if self.store.add("connected", 1) == self._size:
-            self.store.set("all connected", "")
-        while not self.store.check(["all connected"]):
+        self.store.set(f"connected {self._rank}", "")
+        while not self.store.check([f"connected {r}" for r in range(self._size)]):
             if self._aborted.wait(LOOK):
                 return
         self._ready.set()
@@ -202,7 +201,9 @@ class Communicator(dist.ProcessGroup):
         words = " and ".join(map(str, calls))
         used = [(call.x, call.name != "send") for call in calls] + [(x, False) for x in more]
         for x, writes in used:
-            memory.touch(x, writes, words, here)
+            # What a receive brings may come only because the buffer's send was taken, which no stream can tell: so it
+            # may be queued beside that send.
+            memory.touch(x, writes and calls[0].peer < 0, words, here)
         self.stream.wait_stream(here)
         with self._counting:
             self.issued.append(calls)
