@@ -115,11 +115,17 @@ def test_work_that_was_aborted_ends_without_its_data() -> None:
         if r == 0:
             x = torch.zeros(4)
             work = c.recv([x], 1)
-            time.sleep(0.1)
+            poll(c._is_initialized, time.monotonic() + 9, lambda: None)
+            time.sleep(0.2)  # the receive begins
             c.abort()
+            aborted.set()
             wait(c, work)
+            time.sleep(0.2)  # the peer's data may come now
             return x.tolist()
+        aborted.wait()
+        c.send([one()], 0)
 
+    aborted = threading.Event()
     assert play(program)[0] == [0.0] * 4
 
 
@@ -261,7 +267,12 @@ def a_group_that_was_not_begun(r, c):
     c._end_coalescing()
 
 
+def split_before_it_is_there(r, c):
+    Communicator(c.store, r, 2, "child", parent=Communicator(c.store, r, 2, "parent"))
+
+
 def split_while_under_way(r, c):
+    poll(c._is_initialized, time.monotonic() + 9, lambda: None)
     c.recv([one()], 1 - r)
     Communicator(c.store, r, 2, "child", parent=c)
 
@@ -335,6 +346,7 @@ MISUSES = [
     (two_lanes_in_two_threads, "one thread", "issues recv from rank 1 .* from a second thread and stream, while"),
     (a_group_in_a_group, "group call", "begins a group call inside another one"),
     (a_group_that_was_not_begun, "group call", "ends a group call that it did not begin"),
+    (split_before_it_is_there, "split", "splits parent before it was made"),
     (split_while_under_way, "split", "splits c while recv from rank 1 of 4 float32 is under way on it"),
     (used_after_an_error, "dead member", "rank 1: recv on c, after: rank 1 is in recv from rank 0 of 4 int32"),
     (

@@ -84,6 +84,8 @@ class Communicator(dist.ProcessGroup):
         self._got = dict.fromkeys(range(size), 0)
         self._gloo: Any = None
         self._begun = False
+        if parent is not None and not parent._is_initialized():
+            raise ContractBroken("split", f"rank {rank} splits {parent.title} before it was made")
         if parent is not None and parent.issued:
             raise ContractBroken("split", f"rank {rank} splits {parent.title} while {parent.at()} is under way on it")
 

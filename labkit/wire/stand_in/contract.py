@@ -66,7 +66,8 @@ RULES = {
         "NVIDIA, ncclCommInitRankConfig; PyTorch, TORCH_NCCL_NONBLOCKING_TIMEOUT",
     ),
     "split": Rule(
-        "A split is called by all members of the parent, while nothing is under way on it.", "NVIDIA, ncclCommSplit"
+        "A split is called by all members of a parent that has been made, while nothing is under way on it.",
+        "NVIDIA, ncclCommSplit",
     ),
     "abort": Rule(
         "A communicator is aborted by any thread at any time; what was under way on it never ends, and it is of no "
