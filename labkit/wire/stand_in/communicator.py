@@ -47,16 +47,13 @@ class Call:
 class Work:
     """What a call or a group of calls returns."""
 
-    def __init__(self, stream: Stream, event: Event):
-        self._stream, self._event = stream, event
+    def __init__(self, event: Event):
+        self._event = event
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let the current stream wait. The host goes on."""
         current_stream().wait_event(self._event)
         return True
-
-    def is_completed(self) -> bool:
-        return self._event.query()
 
 
 class Communicator(dist.ProcessGroup):
@@ -81,7 +78,6 @@ class Communicator(dist.ProcessGroup):
         self._counting = threading.Lock()
         self.issued: list[list[Call]] = []  # what the stream is at, and what is queued behind it
         self._sent = dict.fromkeys(range(size), 0)
-        self._got = dict.fromkeys(range(size), 0)
         self._gloo: Any = None
         self._begun = False
         if parent is not None and not parent._is_initialized():
@@ -212,7 +208,7 @@ class Communicator(dist.ProcessGroup):
         place = self.stream.put(lambda: self._run(calls))
         for x, writes in used:
             memory.queued(x, self.stream, place, writes, f"{words} of rank {self._rank}")
-        return Work(self.stream, self.stream.record_event())
+        return Work(self.stream.record_event())
 
     # -- on the stream's thread ----------------------------------------------------------------------------------
 
@@ -262,7 +258,6 @@ class Communicator(dist.ProcessGroup):
         self._gloo.recv([head], peer, 1).wait(FOREVER)  # taken: a send may not count on any buffer
 
     def _recv(self, x: Tensor, peer: int) -> None:
-        self._got[peer] += 1
         head = torch.zeros(3, dtype=torch.int64)
         self._gloo.recv([head], peer, 0).wait(FOREVER)
         place, code, count = head.tolist()

@@ -77,10 +77,6 @@ class Stream:
         """What is queued from now on runs after all that is queued on `stream`. The host goes on."""
         self.wait_event(stream.record_event())
 
-    def query(self) -> bool:
-        """Whether all work is over; then the host has waited for it."""
-        return self.record_event().query()
-
     def synchronize(self) -> None:
         """Block the host until all work is over."""
         self.record_event().synchronize()

@@ -94,7 +94,6 @@ class NcclLane(Lane):
 
     def __init__(self, transport: NcclTransport, name: str, lane: int, timeout: float):
         self.transport, self.name, self.number, self.timeout = transport, name, lane, timeout
-        self._members: tuple[int, ...] = ()
         self._channels: dict[Any, Channel] = {}
 
     @functools.cached_property
@@ -108,7 +107,6 @@ class NcclLane(Lane):
 
     def open(self, members: Sequence[int]) -> None:
         """Begin to make the communicator of a lane of collectives."""
-        self._members = tuple(members)
         if self.number and len(members) > 1:
             self._channels[None] = Channel(self, Making(self.transport, [self.name], members), 0, members)
 
