@@ -3,6 +3,7 @@
 #   make check     lint, types, and every test that starts no process: minutes
 #   make test      that, and real ranks, every chapter run in full, and what changed in a browser: 20 to 35 minutes on two cores
 #   make test-all  everything: chaos, the whole zoo, all chapters in a browser, nbgrader, README's commands; hours
+#   make test-gpu  what only a GPU can show, in under five minutes; README has the table to fill in
 #   make install   only install
 #   make outputs CHAPTER=3   execute a chapter in place, or all of them: for those who write the book
 #   make course    write the pages that are made from the course file
@@ -34,10 +35,10 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course check test test-all again lint format newcomer bench nbgrader clean
+.PHONY: help install lab outputs course check test test-all test-gpu again lint format newcomer bench nbgrader clean
 
 help:
-	@sed -n '2,9s/^# *//p' Makefile
+	@sed -n '2,10s/^# *//p' Makefile
 
 install: $(INSTALLED)
 
@@ -61,6 +62,9 @@ test: lint
 ONLY ?= $(ALL)
 test-all: lint nbgrader
 	LABKIT_LONG=1 $(PYTEST) $(LANES) $(ONLY)
+
+test-gpu: $(TESTABLE)
+	$(PY) -m pytest -v --durations=0 -m gpu tests/wire
 
 again: $(TESTABLE)
 	$(PYTEST) -m "not long" $(FILES)

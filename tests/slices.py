@@ -16,6 +16,9 @@ LONG = "LABKIT_LONG" in os.environ  # `make test-all`
 ROOT = Path(__file__).parents[1]
 TRANSPORTS = [name for name, kind in kinds().items() if kind.device == "cpu"]  # those that run on every machine
 REBUILDABLE = ["local", "gloo"]  # those over which groups can be left and formed anew
+STAND_IN = "nccl-stand-in"
+WIRES = [*TRANSPORTS, STAND_IN]  # for tests in real time: the messages of the last carry none
+SLOW_WIRES = [*TRANSPORTS, pytest.param(STAND_IN, marks=pytest.mark.long)]
 FILES = (
     "notebooks/{name}.ipynb",
     "labkit/chapters/c{name}",

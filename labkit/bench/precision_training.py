@@ -47,7 +47,7 @@ def ended(recipe: Recipe, seed: int, steps: int) -> float:
         optimizer.zero_grad()
         loss = next_token_loss(model(inputs), targets)
         loss.backward()
-        if not scales.agree():
+        if not scales.spoilt():
             optimizer.step()
         losses.append(loss.item())
     return mean(losses[-LAST:])

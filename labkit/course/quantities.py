@@ -55,6 +55,10 @@ _OPS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.Pow: operator.pow, ast.UAdd: operator.pos, ast.USub: operator.neg,
 }  # fmt: skip
+_FUNCTIONS: dict[str, Callable[[float], float]] = {
+    "ln": math.log, "log": math.log, "log2": math.log2, "log10": math.log10, "sqrt": math.sqrt, "exp": math.exp,
+}  # fmt: skip
+_APPLIED = re.compile(r"\b(ln|log2|log10|log|sqrt|exp) +(\d+\.?\d*)")  # "ln 2"
 _UNIT = re.compile(r"[ ]*([A-Za-zµμ%$][A-Za-zµμ%$/ -]*)$")
 _COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACES = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?!\d)")
@@ -105,6 +109,7 @@ def _ascii(text: str) -> str:
     for sign, plain in (("×", "*"), ("·", "*"), ("−", "-"), ("–", "-"), ("÷", "/"), ("\u00a0", " "), ("\u202f", " ")):
         text = text.replace(sign, plain)
     text = re.sub(r"(?<=[\d)]) +x +(?=[\d(])", "*", " ".join(text.split()))
+    text = _APPLIED.sub(r"\1(\2)", text)
     return text.removeprefix("≈").removeprefix("~").strip()
 
 
@@ -141,7 +146,7 @@ def _same_word(typed: str, unit: str) -> bool:
 
 
 def _computed(digits: str, text: str, unit: str) -> float:
-    """A number or plain arithmetic of numbers."""
+    """A number, or plain arithmetic of numbers with logarithms and roots: `ln` and `log` are natural."""
     digits = _COMMAS.sub(lambda m: m.group().replace(",", ""), digits)
     digits = _SPACES.sub(lambda m: m.group().replace(" ", ""), digits).replace("^", "**").rstrip("=").strip()
     if "," in digits:
@@ -163,7 +168,10 @@ def _walk(node: ast.AST) -> float:
         return float(_OPS[type(node.op)](_walk(node.left), _walk(node.right)))  # TypeError for a complex root
     if isinstance(node, ast.UnaryOp) and type(node.op) in _OPS:
         return float(_OPS[type(node.op)](_walk(node.operand)))
-    raise ValueError("more than numbers and + - * / ^")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+        (x,) = node.args
+        return _FUNCTIONS[node.func.id](_walk(x))
+    raise ValueError("more than numbers, + - * / ^ and functions such as sqrt")
 
 
 def _finite(compute: Callable[[], float], text: object) -> float:

@@ -13,6 +13,7 @@ import torch
 from labkit.cost.collectives.links import Links
 from labkit.wire.recording.record import MAIN_SLOT, Recorder
 
+from . import accelerator
 from .clock import Clock
 from .device_clock import DeviceClock
 from .network import Network, emulated_links
@@ -88,9 +89,12 @@ class Context:
     @functools.cached_property
     def device_clock(self) -> DeviceClock | None:
         """What times spans and collectives on a GPU; None on a CPU, and where time is virtual."""
-        if self.device.type != "cuda" or self.clock.virtual:
+        device = accelerator.of(self.device)
+        if device is None or self.clock.virtual:
             return None
-        return DeviceClock(self.recorder, self.clock.now, lambda: torch.cuda.synchronize(self.device))
+        return DeviceClock(
+            self.recorder, self.clock.now, lambda: device.synchronize(self.device), lambda: device.event(timing=True)
+        )
 
     @property
     def charged(self) -> int:

@@ -8,7 +8,7 @@ that hangs is still told.
 Events tell only the time between two of them, as a 32-bit float of milliseconds: a microsecond is lost after 16 s.
 Hence a chain of anchors, one every second, the first of which was seen by the host's clock as well.
 
-Written for CUDA and so far run with made-up events only: no GPU has run it yet.
+Run with made-up events and on the stand-in device (`labkit.wire.stand_in`); no GPU has run it yet.
 """
 
 from __future__ import annotations
@@ -22,15 +22,6 @@ from labkit.wire.recording.record import Recorder
 
 ANCHOR = 1_000_000_000  # nanoseconds of the host's clock between two anchors
 LOOK = 256  # spans between two looks at which are over
-
-
-def cuda_event() -> Any:
-    """An event, recorded on the current stream of the calling thread."""
-    import torch
-
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
 
 
 class Anchor:
@@ -79,15 +70,15 @@ class DeviceClock:
     """The stream's own times for the records of one rank. `mark` and `span` may be called from any thread.
 
     now: the run's clock on the host, in nanoseconds. synchronize: waits until the device is through with everything.
-    make_event: records an event on the current stream; CUDA's by default.
+    make_event: records an event on the current stream.
     """
 
     def __init__(
         self, recorder: Recorder, now: Callable[[], int], synchronize: Callable[[], None],
-        make_event: Callable[[], Any] | None = None,
+        make_event: Callable[[], Any],
     ):  # fmt: skip
         self._recorder, self._now, self._synchronize = recorder, now, synchronize
-        self._make = make_event or cuda_event
+        self._make = make_event
         self._lock = threading.Lock()
         self._open: deque[tuple[int, Mark, Mark]] = deque()
         synchronize()

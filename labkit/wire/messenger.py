@@ -43,6 +43,7 @@ class Messenger:
         self.rank, self.size = self.global_ranks.index(context.rank), len(self.global_ranks)
         self._lane_number = lane
         self._lane = context.transport.lane(key, lane, context.timeout, epoch)
+        self._lane.open(self.global_ranks)
         self._sequence: dict[tuple[str, int], int] = {}
         self._operation = (0, 0)  # the collective that messages belong to: (number of its name, its call)
         self._places: Places | None = None  # where buffers lie in the tensor that the collective works on

@@ -6,6 +6,7 @@ kernel's counters of the sockets they used.
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from labkit.wire.recording.record import Recorder
 
-from .errors import PeerLost, RefusedError, WaitTimeout
+from . import accelerator
+from .errors import PeerLost, RefusedError, WaitTimeout, WireError
 from .sockets import TcpMeter
 
 if TYPE_CHECKING:
@@ -99,6 +101,9 @@ class NativeCollectives:
             context.local.native = True  # so that the call is not written down twice
             with torch.no_grad():
                 call(*args, **kwargs)
+            self._settle()
+        except WireError:
+            raise
         except RuntimeError as why:
             text = str(why).splitlines()[0]
             if "imed out" in text:
@@ -109,6 +114,26 @@ class NativeCollectives:
         finally:
             context.local.native = False
         meter.measure()
+
+    def _settle(self) -> None:
+        """On a GPU the call has only queued its work: wait for that, by the deadline that NCCL does not have."""
+        context, device = self._group.context, accelerator.of(self._group.device)
+        if device is None:
+            return
+        event, backend = device.event(), device.backend(self._pg)
+
+        def look() -> None:
+            why = device.failure(backend)
+            if why is not None:
+                backend.abort()
+                raise why
+
+        if not accelerator.poll(event.query, time.monotonic() + context.timeout, look):
+            words = (
+                f"rank {context.rank} waited {context.timeout:g} s for a native collective. {device.explain(backend)}"
+            )
+            backend.abort()
+            raise WaitTimeout(words)
 
 
 class SocketLog:

@@ -3,7 +3,8 @@
 What is sent is first copied to a host buffer. What is received comes into a host buffer, then goes to the device, and
 is combined there. The copies lie within the message's time on the trace; the bytes counted are the payload, once.
 
-Written for CUDA and so far run without a GPU only: with the predicate replaced, on tensors of the CPU.
+Run on the stand-in device (`labkit.wire.stand_in`) and, with the predicate replaced, on tensors of the CPU; never on a
+GPU.
 """
 
 from __future__ import annotations
@@ -11,20 +12,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import accelerator
 from .message import Message
 
 
 def needs_staging(x: Tensor) -> bool:
     """Whether `x` lies where sockets cannot reach it."""
-    return x.device.type != "cpu"
+    return x.device.type != "cpu" or accelerator.holding(x) is not None
 
 
 def leave(m: Message) -> None:
     """Before a send: let the transport read a copy of the bytes on the host."""
-    if m.nbytes:
-        m.raw = _room(m).copy_(m.raw, non_blocking=m.x.is_cuda)
-        if m.x.is_cuda:  # all that is queued on this stream, the copy last
-            torch.cuda.current_stream(m.x.device).synchronize()
+    if not m.nbytes:
+        return
+    device, room = accelerator.holding(m.x), _room(m)
+    if device is None:
+        m.raw = room.copy_(m.raw)
+        return
+    device.launch(_copy, room, m.raw)
+    device.current_stream().synchronize()  # all that is queued there, the copy last
+    m.raw = room
 
 
 def expect(m: Message) -> None:
@@ -49,5 +56,10 @@ def land(m: Message) -> None:
 
 
 def _room(m: Message) -> Tensor:
-    """Host memory for the bytes of `m`; page-locked where CUDA is to copy from or to it."""
-    return torch.empty(m.nbytes, dtype=torch.uint8, pin_memory=m.x.is_cuda)
+    """Host memory for the bytes of `m`; of a kind that the device can copy from or to while the host goes on."""
+    device = accelerator.holding(m.x)
+    return torch.empty(m.nbytes, dtype=torch.uint8) if device is None else device.host_room(m.nbytes)
+
+
+def _copy(into: Tensor, x: Tensor) -> None:
+    into.copy_(x, non_blocking=True)

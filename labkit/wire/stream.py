@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from . import accelerator
 from .context import Context
 from .errors import WireError
 from .handle import WorkHandle
@@ -38,7 +39,8 @@ class Stream:
         with self._lock:
             self._pending += 1
             self._last = weakref.ref(handle)
-        self._work.put((work, handle, now))
+        device = accelerator.of(self.context.device)
+        self._work.put((work, handle, now, None if device is None else device.event()))
 
     def settle(self) -> None:
         """Wait for all that is queued, as its callers would have; what it raises is nobody's. Raises WaitTimeout."""
@@ -56,17 +58,18 @@ class Stream:
 
     def _loop(self) -> None:
         local = self.context.local
-        if self.context.device.type == "cuda":  # a new thread would be on the first device
-            import torch
-
-            torch.cuda.set_device(self.context.device)
+        device = accelerator.of(self.context.device)
+        if device is not None:  # a new thread would be on the first one
+            device.choose(self.context.device)
         clock = local.clock = self.context.clock.fork()
         while True:
             item = self._work.get()
             if item is None:
                 self.context.recorder.free_slot(getattr(local, "slot", -1))
                 return
-            work, handle, now = item
+            work, handle, now, before = item
+            if device is not None:  # behind what the caller had queued
+                device.current_stream().wait_event(before)
             item, local.parent = None, 0
             if clock.virtual:
                 clock.reach(now)

@@ -26,6 +26,12 @@ def make_transport(
     return kinds()[spec.transport].make(site)
 
 
+def process_groups(spec: Spec) -> str:
+    """The backend of torch.distributed that belongs to the transport, "" if that of the device will do."""
+    own = kinds()[spec.transport].process_groups
+    return "" if own is None else own()
+
+
 def make_context(
     spec: Spec, rank: int, page: rec.Page, *, transport: Transport, timeout: float, epoch: int, per_node: int,
     device: Any, link_model: LinkModel | None, faults: RankFaults,
@@ -33,7 +39,8 @@ def make_context(
     """Seed everything and put the rank's parts together.
 
     timeout: seconds, the longest single wait. epoch: when the run began, in nanoseconds of this host's
-    perf_counter. per_node: how many neighbouring ranks share a node.
+    perf_counter. per_node: how many neighbouring ranks share a node. device: where the rank's tensors live, unless the
+    transport has a place of its own for them.
     """
     import numpy as np
     import torch
@@ -50,6 +57,7 @@ def make_context(
     clock = (VirtualClock if spec.clock == "virtual" else Clock)(epoch, link_to)
     sampler = Sampler(spec.memory) if spec.memory else None
     return Context(
-        rank, spec.world_size, rec.Recorder(page), clock, transport, collectives, timeout, spec.backend, device,
+        rank, spec.world_size, rec.Recorder(page), clock, transport, collectives, timeout, spec.backend,
+        device if transport.device is None else transport.device,
         network, per_node, link_model, faults, sampler, spec.check,
     )  # fmt: skip

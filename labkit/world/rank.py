@@ -24,7 +24,7 @@ from labkit.wire.transports.board import Board
 
 from .channel import Channel, Closed
 from .devices import process_group_backend
-from .equip import make_context, make_transport
+from .equip import make_context, make_transport, process_groups
 from .memory_limit import allowance, is_shortage, limited, remedy
 from .output import LineWriter
 from .process import die_with_parent, name_process
@@ -170,8 +170,8 @@ def _make_context(birth: Birth, page: rec.Page) -> Context:
     if goes_on:  # a rank that comes back finds peers that will not connect to it again before it talks to them
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     dist.init_process_group(
-        process_group_backend(spec.backend), store=dist.PrefixStore("world", store), rank=rank,
-        world_size=spec.world_size, timeout=timedelta(seconds=spec.timeout + 3600),
+        process_groups(spec) or process_group_backend(spec.backend), store=dist.PrefixStore("world", store),
+        rank=rank, world_size=spec.world_size, timeout=timedelta(seconds=spec.timeout + 3600),
     )  # fmt: skip
     limit = spec.timeout + (0 if goes_on else GRACE)
 

@@ -26,6 +26,7 @@ _CHOICES = {
     "memory": (None, "resident", "peak"),
     "on_failure": ("raise", "return", "continue"),
 }
+_UNLISTED = [name for name, kind in kinds().items() if not kind.listed]
 
 
 @dataclass
@@ -88,7 +89,8 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
     for name, choices in _CHOICES.items():
         value = getattr(spec, name)
         if value not in choices:
-            raise RefusedError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+            told = [choice for choice in choices if choice not in _UNLISTED]
+            raise RefusedError(f"{name}={value!r} is not one of {', '.join(map(repr, told))}")
     for name in ("timeout", "deadline"):
         value = getattr(spec, name)
         if value is None and name == "deadline":

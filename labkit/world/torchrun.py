@@ -28,7 +28,7 @@ from labkit.wire.recording.trace import from_pages
 from labkit.wire.transports import Sockets, kinds
 from labkit.world.diagnosis.reading import Reader
 
-from .equip import make_context, make_transport
+from .equip import make_context, make_transport, process_groups
 from .job import Failure, RankFailed, Run
 from .memory_limit import allowance, is_shortage, limited, remedy
 from .spec import Spec, make_spec
@@ -54,7 +54,7 @@ def run_here(fn: Callable[..., Any], world_size: int, args: tuple[Any, ...], opt
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     torch.set_num_threads(1)
     if not dist.is_initialized():
-        dist.init_process_group(spec.backend, timeout=timedelta(seconds=spec.timeout + 60))
+        dist.init_process_group(process_groups(spec) or spec.backend, timeout=timedelta(seconds=spec.timeout + 60))
     _launches += 1
     store = dist.PrefixStore(f"labkit-{_launches}", dist.distributed_c10d._get_default_store())
     store.set_timeout(timedelta(seconds=spec.timeout + 5))

@@ -147,8 +147,8 @@ def test_what_is_refused_is_told_without_a_picture_and_of_a_failure_who_waits_fo
     )
     try:
         assert one.panel and one.wait(60) and one.faces == ["fine"]
-        for what, words in (("deadlock", "ranks 0 and 1 wait for each other"), ("value", "Not run: no such thing"),
-                            ("everybody", "Not run: "), ("bug", "KeyError: 'bug'")):  # fmt: skip
+        for what, words in (("deadlock", "ranks 0 and 1 wait for each other"), ("value", "Refused: no such thing"),
+                            ("everybody", "Refused: "), ("bug", "KeyError: 'bug'")):  # fmt: skip
             one.set(what=what)
             assert one.wait(60) and words in one.said and words.split()[0] in one.panel.status.value
             if what == "deadlock":
@@ -379,6 +379,26 @@ def test_a_view_may_ask_for_a_control_that_the_run_takes_or_not() -> None:
     one = book.workbench(work, {"n": (1, 9), "unit": ["m", "km"]}, [view, str])
     assert one.faces == ["14 is twice 7 m, x", "14"] and one.set(unit="km").faces[0] == "14 is twice 7 km, x"
     assert "unit" not in one.code.splitlines()[-1] and "n=7" in one.code
+
+
+@pytest.mark.ranks
+def test_a_control_is_grey_unless_another_has_its_value() -> None:
+    def work(group, way="own", power=0):
+        return power if way == "fixed" else None
+
+    controls = {"way": ["own", "fixed"], "power": (0, 3)}
+    one = book.workbench(work, controls, [str], ranks=1, only_when={"power": {"way": "fixed"}})
+    try:
+        assert one.controls["power"].disabled and not one.controls["way"].disabled
+        one.set(way="fixed")
+        assert not one.controls["power"].disabled
+        one.set(way="own")
+        assert one.controls["power"].disabled
+    finally:
+        one.close()
+    for wrong in ({"size": {"way": "fixed"}}, {"power": {"size": 1}}):
+        with pytest.raises(ValueError, match="only_when names 'size', and the controls are way, power"):
+            book.workbench(work, controls, [str], ranks=1, only_when=wrong)
 
 
 def test_bad_controls_are_refused_with_a_remedy():

@@ -29,7 +29,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = [chapter.name for chapter in load().written() if chapter.opening]
 CHANGES = 200 if os.environ.get("LABKIT_LONG") else 5  # of each workbench
 ENDED = re.compile(
-    r"^run (before )?on|^Deadlock: |^Mismatch: |^Died: rank|^Not run: |killed by SIGKILL"
+    r"^run (before )?on|^Deadlock: |^Mismatch: |^Died: rank|^Refused: |killed by SIGKILL"
     r"|^rank \d+ raised RefusedError: "
 )  # how a run of a chapter may end
 FORMULA = re.compile(r"he run took ([^;(]+)(?: \(emulated\))?; by the formula it takes ([^;(]+) \((?:emu|simu)lated\)")

@@ -80,7 +80,7 @@ STORIES = {
         {"name-the-jam": ("a straggler", "incast")},
     ),
     "14_low_precision": Story(
-        ("ones-in-sixteen-bits",),
+        ("gradients-that-are-lost", "ones-in-sixteen-bits"),
         ("a-code-of-e4m3", "what-stays-wide", "name-the-standstill", "order-of-a-sum"),
         {"name-the-standstill": ("underflow", "swamping")},
     ),

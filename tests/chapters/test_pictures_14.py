@@ -9,8 +9,9 @@ import torch
 import labkit
 from labkit import book, cost
 from labkit.chapters.c14_low_precision import blocks, drawings, lm, panels, pictures, sums, wires, you_write
+from labkit.course.chapter_file import load_chapter
 from labkit.models import next_token_loss
-from labkit.optim.precision import BF16, E4M3, E5M2, FP16, FP32, Recipe, TensorScale, multiply, quantize, round_to
+from labkit.optim.precision import BF16, E4M3, E5M2, FP16, FP32, Recipe, multiply, quantize, round_to
 
 
 def fate_of(x, format, scale=1.0):
@@ -72,19 +73,29 @@ def test_a_sum_that_stands_still_is_that_of_a_product():
     assert [sums.running(4096, f)[-1][1] for f in (FP32, FP16, BF16, sums.H100)] == [4096, 2048, 256, 4096]
 
 
-def test_a_tensor_that_jumps_saturates_once_with_delayed_scaling():
-    rules = {
-        rule: [lm.cast_once(tensor, size) for size in lm.JUMP]
-        for rule in lm.RULES
-        for tensor in [TensorScale(Recipe(scaling=rule, scale=100.0), E4M3)]
-    }
-    high = {rule: [n for n, off in enumerate(line) if off > 0.1] for rule, line in rules.items()}
-    assert high == {"current": [], "delayed": [4], "fixed": [4, 5, 6, 7, 8, 9]}
-    figure = pictures.jump(rules, lm.JUMP)
-    assert (
-        "from step 5 to step 10" in figure.sentence
-        and "delayed: 70.5% off in step 5, 2.7% in the next" in figure.sentence
-    )
+def remembers(steps, room=1):
+    return lambda amaxes, largest: largest / (room * max(amaxes[-steps:]))
+
+
+def test_a_tensor_that_jumps_is_spoilt_where_nobody_remembers_it():
+    rules = lm.jumping(None, remembers(4))
+    large = [step for step, size in enumerate(lm.JUMP, 1) if size == lm.LARGE]
+    high = {rule: lm.spoilt(line) for rule, line in rules.items()}
+    assert high == {"current": [], "delayed": [5, 39], "fixed": large, lm.YOURS: [5, 16, 39]}
+    assert rules["delayed"] == pytest.approx(lm.jumping(None, remembers(Recipe().history))[lm.YOURS])
+    said = pictures.jump(rules, lm.JUMP).sentence
+    assert "ten times as large in steps 5 to 7, 16 to 18 and 39 to 41. With current scaling it is spoilt in no" in said
+    assert "With delayed scaling it is spoilt in steps 5 and 39." in said
+    assert [pictures.steps_text(steps) for steps in ([], [3], [3, 4])] == ["no step", "step 3", "steps 3 to 4"]
+
+
+def test_what_the_chapter_says_of_the_readers_rule_is_so():
+    for steps, spoilt in ((8, [5, 16, 39]), (9, [5, 39]), (20, [5, 39]), (21, [5])):
+        assert lm.spoilt(lm.jumping(None, remembers(steps))[lm.YOURS]) == spoilt
+    roomy, current = (lm.jumping(None, remembers(4, 10))[name] for name in (lm.YOURS, "current"))
+    assert not lm.spoilt(roomy) and max(roomy) < 1.05 * max(current)
+    with pytest.raises(labkit.RefusedError, match="a finite number above 0"):
+        lm.jumping(None, lambda amaxes, largest: 0.0)
 
 
 def each_way(rows, format, ways=blocks.WAYS):
@@ -109,6 +120,25 @@ def test_an_outlier_spoils_those_it_shares_a_scale_with():
     assert f"each block of 32 {block.zero:.1%} become 0 and {block.dull:.1%} lose digits" in said
 
 
+def test_the_map_shows_what_became_of_each_number_of_the_first_rows():
+    rows = torch.ones(20, 128)
+    rows[0, 0], rows[1, 5], rows[2, 7] = 1e6, 0.0, 2.0**-9
+    tensor, row, block = each_way(rows, "E4M3").values()
+    assert [len(one.map) for one in (tensor, row, block)] == [blocks.DRAWN] * 3
+    assert tensor.map[0] == "2" + "0" * 127 and tensor.map[1] == "0" * 5 + "2" + "0" * 122, "0 is what it was"
+    assert row.map[0] == tensor.map[0] and row.map[1] == "2" * 128
+    assert block.map[0] == "2" + "0" * 31 + "2" * 96 and block.map[2] == "2" * 128
+    dull = each_way(torch.tensor([[448.0, 2.0**-8, 1.0] + [0.0] * 29]), "E4M3")["tensor"]
+    assert dull.map == ("212" + "2" * 29,)
+    figure = blocks.by_block(shown(each_way(rows, "E4M3")))
+    assert f"the first {blocks.DRAWN} rows" in figure.sentence and figure.svg.count("the outlier<") == 3
+    assert len(figure.svg) < 40_000, "larger ones are only words on a page with many"
+
+
+def test_a_loss_has_a_place_between_two_others():
+    assert [lm.place(loss, 2.8, 2.95) for loss in (2.75, 2.82, 2.88, 2.93, 2.97, 2.99)] == [0, 0, 1, 2, 2, 3]
+
+
 def test_numbers_that_were_0_before_are_not_lost_to_an_outlier():
     rows = torch.tensor([[448.0, 0.0, 0.0, 2.0**-8, 2.0**-12, 1.0]])
     assert blocks.others(rows, quantize(rows, "E4M3")) == blocks.Others(pytest.approx(1 / 3), pytest.approx(1 / 3))
@@ -116,9 +146,9 @@ def test_numbers_that_were_0_before_are_not_lost_to_an_outlier():
 
 def test_the_table_of_what_it_is_worth_has_the_books_numbers():
     rows = {row["training in"]: row for row in blocks.worth(7e9)}
-    assert rows["BF16"]["bytes of a parameter"] == 16 and rows["BF16"]["all of it"] == "112 GB"
-    assert rows["FP8, and Adam in 8 bits"]["bytes of a parameter"] == 8
-    assert rows["FP8, gradients too"]["a rank of many sends"] == "14 GB a step"
+    assert rows["BF16"]["together"] == 16 and rows["BF16"]["memory"] == "112 GB"
+    assert rows["FP8, and Adam in 8 bits"]["together"] == 8
+    assert rows["FP8, gradients too"]["sent"] == "14 GB"
     assert [row["format"] for row in blocks.formats()] == ["FP32", "BF16", "FP16", "E5M2", "E4M3", "E2M1"]
     spans = {row["format"]: row["normal numbers, powers of ten"] for row in blocks.formats()}
     for name in ("BF16", "FP16"):
@@ -127,8 +157,10 @@ def test_the_table_of_what_it_is_worth_has_the_books_numbers():
 
 def test_the_drawings_say_what_they_show():
     layer, parts = drawings.layer(), drawings.sum_by_parts()
-    assert len(layer.frames) == 7 and "E5M2" in layer.frames[3][1] and "dy, E5M2" in layer.frames[3][0]
+    assert len(layer.frames) == 8 and "E5M2" in layer.frames[3][1] and "dy, E5M2" in layer.frames[3][0]
     assert "W, E4M3" not in layer.frames[0][0] and "dW" in layer.frames[5][0]
+    assert all(f">{called}<" in layer.frames[7][0] for _, _, called, _ in drawings.PLACES.values())
+    assert layer.frames[7][0].count('class="lk-head"') == 3 + 2 * 3, "three casts, and three products of two factors"
     assert parts.frames[2][0].count(">part 1<") == 3 and parts.frames[3][0].count("sum of part") == 3
     assert parts.frames[4][0].count("sum of part 0") == 3, "every rank has every part of the sum"
 
@@ -222,7 +254,7 @@ def test_training_is_told_with_its_losses_and_what_was_lost():
     others = lm.beside("local", 20, 0)
     said = pictures.trained_said(run, lambda: others)
     mine, wide, without = (lm.last(told) for told in (run.results[0], others["BF16"], others[lm.WITHOUT]))
-    assert f"{mine:.3f}, {wide:.3f} in BF16, and {without:.3f} with no linear layers. So these layers do more" in said
+    assert f"is {mine:.3f}, against {wide:.3f} in BF16 and {without:.3f} with no linear layers. So these layers" in said
     assert mine > without + lm.NEAR > without > wide, "layers that are never told how to change only disturb"
     assert "more harm" not in pictures.trained_said(shown(others["BF16"]), lambda: others)
     assert "of the gradients all became 0" in said, "in the second half nothing that was not 0 came through"
@@ -232,7 +264,14 @@ def test_training_is_told_with_its_losses_and_what_was_lost():
     saturated = labkit.launch(trains, 2, Recipe(scaling="fixed", scale=2.0**14), transport="local").results[0]
     assert lm.share(saturated, "over", 0) > 0.4 and lm.share(saturated, "over", 1) > 0.5
     figure = pictures.trained(run, lambda: others)
-    assert figure.rows[-1]["step"] == 20 and lm.WITHOUT in figure.rows[-1]
+    assert figure.rows[-1]["step"] == 20 and lm.WITHOUT in figure.rows[-1] and f"{mine:.3f}" not in figure.sentence
+    asked = load_chapter("14_low_precision").forecast("gradients-that-are-lost", {})
+    assert asked.declared == (lm.place(mine, wide, without),), "what the prediction takes for right"
+    rows = {row["training"]: row for row in pictures.settings(others | {"E4M3 both ways, fixed at 1": run.results[0]})}
+    lost = rows["E4M3 both ways, fixed at 1"]
+    assert (lost["loss"], lost["above BF16"]) == (f"{mine:.3f}", f"{mine - wide:+.3f}")
+    assert lost["dy become 0"] == pictures.share_text(zero[2]) and rows["BF16"]["above BF16"] == ""
+    assert (rows[lm.WITHOUT]["x become 0"], rows[lm.WITHOUT]["x too large"]) == ("all", "none")
 
 
 @pytest.mark.ranks
@@ -327,5 +366,6 @@ def test_the_error_of_a_ring_grows_and_that_of_a_sum_in_32_bits_stays():
     hops, own = ([found[name][n].off for n in (2, 4, 8)] for name in [*found][2:])
     assert hops[0] * 1.1 < hops[1] and hops[1] * 1.1 < hops[2] and max(own) < 1.1 * min(own)
     figure = pictures.errors(found)
-    assert [row["ranks"] for row in figure.rows] == [2, 4, 8] and "32 bits: less than 0.01%, less" in figure.sentence
-    assert f"added at every hop: {', '.join(f'{off:.2%}' for off in hops)}" in figure.sentence
+    assert [row["ranks"] for row in figure.rows] == [2, 4, 8] and "less than 0.01% (32 bits)" in figure.sentence
+    told = "{:.2%}, {:.2%} and {:.2%} (8 bits, added at every hop)".format(*hops)
+    assert figure.sentence.startswith("With 2, 4 and 8 ranks the sum is off by") and told in figure.sentence

@@ -4,6 +4,7 @@ that its pages make of recorded runs."""
 import contextlib
 import re
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import labkit
 from labkit import book, cost
 from labkit.align import group_advantages
 from labkit.align.batching import first_fit_decreasing
-from labkit.align.fleet import PPO, Asynchronous, Fleet, Placement, ppo_step
+from labkit.align.fleet import PPO, Asynchronous, Fleet, Placement, grpo_step, ppo_step
 from labkit.align.task import CONFIG, Pair, Task, prompts
 from labkit.chapters.c16_alignment import (
     asynchronous,
@@ -78,10 +79,31 @@ def test_which_models_share_a_rank_decides_who_waits_and_what_a_device_holds():
     assert own.utilization > 0.65 and max(own.device) <= max(two.device)
 
 
+@pytest.mark.ranks
+def test_unequal_lengths_are_the_white_that_stays_when_all_four_are_everywhere():
+    run = placed("all four on every rank", longest=fleets.LONGEST)
+    step = fleets.last_step(run)
+    assert 0.2 < 1 - step.utilization < 0.3 and 1 - fleets.evened(run.results) < 0.02
+    equal = fleets.last_step(placed("a pool for each, same sizes", longest=fleets.LONGEST))
+    assert 1 - equal.utilization == pytest.approx(2 / 3, abs=0.03)  # "two thirds of the picture are white"
+
+
+def test_lengths_that_are_equal_stay_as_they_are():
+    def response(i, n):
+        return SimpleNamespace(sequence=i, tokens=(7,) * n, prompt=fleets.PROMPTS[i])
+
+    alike = [fleets.Told(cost.ROLES, 0, tuple(response(i, 9) for i in fleets.PROMPTS if i % 8 == r)) for r in range(8)]
+    plain = fleets.foretold(Placement.colocated(8), fleets.loads_of(alike)).utilization
+    assert fleets.evened(alike) == plain
+    one_long = [replace(one, samples=tuple(response(s.sequence, 24 if not s.sequence else 8) for s in one.samples))
+                for one in alike]  # fmt: skip
+    assert fleets.evened(one_long) == plain  # 15 of 8 tokens and one of 24: 9 on average
+
+
 @pytest.mark.parametrize("size", range(4, 9))
 def test_every_placement_gives_every_rank_a_model(size):
-    for make in fleets.WHERE.values():
-        placement = make(size)
+    for where in fleets.WHERE:
+        placement = fleets.places(where, size)
         assert placement.size == size and {r for role in cost.ROLES for r in placement.ranks(role)} == set(range(size))
         assert placement.critic
     assert fleets.WHERE["two that train, two that read"](size).policy[-1] < size - 1
@@ -157,7 +179,7 @@ def test_the_roofline_is_that_of_the_cost_functions():
     assert "all 6 tokens" in frames[-1][1]
 
 
-# 4 to 6: what the judge says, and what is true
+# 7 to 9: what the judge says, and what is true
 
 
 @pytest.fixture
@@ -196,9 +218,14 @@ def test_judges_are_counted_without_ties(task, monkeypatch):
 
 def test_the_curve_of_the_objective_is_flat_where_the_clip_is():
     said = learning.clip_curve(you_write.clipped_loss).sentence
-    assert "up to 1.2" in said and "flat below 0.8" in said
+    assert "good advantage the objective rises from 0.25 to 1.2, then is flat from 1.2 to 1.75" in said
+    assert "bad one it is flat from 0.25 to 0.8, then falls from 0.8 to 1.75" in said
     without = learning.clip_curve(lambda now, old, a, m, total, clip: -((now - old).exp() * a).sum())
-    assert "flat nowhere" in without.sentence
+    assert "flat" not in without.sentence
+    other = learning.clip_curve(lambda *given: -you_write.clipped_loss(*given)).sentence  # the sign is forgotten
+    assert (
+        "good advantage the objective falls from 0.25 to 1.2" in other and "flat from 0.25 to 0.8, then rises" in other
+    )
     assert "cannot be drawn" in learning.clip_curve(lambda *_: None)
 
 
@@ -264,7 +291,43 @@ def test_the_readers_loss_is_what_a_step_learns_from(task):
     assert torch.equal(own, mine) and torch.equal(nothing, before) and not torch.equal(own, before)
 
 
-# 7: rows
+def test_two_kinds_of_advantages_are_compared_by_the_truth(task):
+    begin = Beginning.of(task)
+
+    def run(rise):
+        return SimpleNamespace(results=[[Seen(0, 0, (begin.truth + rise * begin.deviation * n,)) for n in range(5)]])
+
+    figure = learning.side_by_side({"good": run(1), "bad": run(-0.5)}, task)
+    assert "good +3.0, bad -1.5" in figure.sentence and learning.at_the_end([9, 1, 2, 3]) == 2
+
+
+@pytest.mark.ranks
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_rewards_that_are_not_compared_teach_little(seed):
+    task, new = learning.prepare(seed).wait().results[0]
+    assert len(new) == learning.NEW_PAIRS and not set(new) & set(task.pairs)
+    begin = Beginning.of(task)
+
+    def end(advantages):
+        def grpo(group):
+            fleet = Fleet(Placement.colocated(group.size, critic=False), group, task.make, rates=learning.RATES)
+            steps = [
+                grpo_step(fleet, prompts(4, 100 * seed + step), learning.how(step), learning.FOUR_EACH,
+                          advantages=advantages)
+                for step in range(learning.GRPO_STEPS)
+            ]  # fmt: skip
+            return [learning.seen(report) for report in steps]
+
+        return learning.at_the_end(begin.truths(labkit.launch(grpo, 2, transport="local")))
+
+    apart = end(lambda rewards_pg: rewards_pg - rewards_pg.mean(1, keepdim=True))
+    assert min(end(group_advantages), apart) > 0.8 and end(lambda rewards_pg: rewards_pg) < 0.6
+    with torch.no_grad():  # "nearly all rewards are positive"
+        assert (learning.rewards_of_pairs(task.rewards, task.pairs) > 0).float().mean() > 0.99
+
+
+# 5: rows
 
 
 def rows_of(way, mix, deal, ranks=4):
@@ -313,7 +376,13 @@ def test_the_batch_of_the_textbook_wastes_what_it_says():
     worked = [one.worked for one in packed.results]
     assert max(worked) > 2 * sorted(worked)[-2]  # the long sequence is not cut
     counts, apart = zip(*labkit.launch(lengths.two_means, 4, lengths.HELL, transport="local").results, strict=True)
-    assert counts == (148, 28, 28, 28) and apart[0] > 0.3
+    assert counts == (148, 28, 28, 28) and apart[0] > 0.3  # a token less than in the panel, for each sequence
+    most = {deal: lengths.longest(None, lengths.HELL, deal) for deal in ("same number each", "same tokens each")}
+    assert most["same number each"] == run.results[0].positions < most["same tokens each"]
+    assert lengths.longest(first_fit_decreasing, lengths.HELL, "same tokens each") == max(
+        one.positions for one in packed.results
+    )
+    assert "equally long, 51.2 ms" in lengths.batch_said(run)
     assert labkit.launch(lengths.two_means, 4, "all alike", transport="local").results[0][1] < 1e-6
 
 
@@ -334,7 +403,7 @@ def test_packed_rows_are_drawn_and_counted():
     assert sum(row["free"] for row in figure.rows) == len(figure.rows) * lengths.ROOM - sum(n)
 
 
-# 8 and 9: layouts, and rollouts that nobody waits for
+# 4 and 6: layouts, and rollouts that nobody waits for
 
 
 @pytest.mark.ranks
@@ -365,6 +434,7 @@ def test_a_killed_writer_changes_the_time_and_nothing_else(task):
     assert strict.results[0].ages == (0, 0, 0, 0) and loose.results[0].ages == (0, 1, 1, 1)
     assert asynchronous.seconds(loose) < asynchronous.seconds(strict)
     assert asynchronous.worked(loose) > asynchronous.worked(strict)
+    assert struck.results[0].weights == loose.results[0].weights != strict.results[0].weights
     assert struck.results[0].rewards == loose.results[0].rewards and [*struck.results[0].lost] == [2]
     assert asynchronous.seconds(struck) > asynchronous.seconds(loose)
     assert "Rank 2 was lost" in asynchronous.stale_said(struck) and "0, 1, 1 and 1" in asynchronous.stale_said(loose)
@@ -380,6 +450,16 @@ def test_a_killed_writer_changes_the_time_and_nothing_else(task):
     nobody_left = asynchronous.go(never_wait, task, 1, -1, 1)
     assert [*nobody_left.results[0].lost] == [1] and nobody_left.results[0].rewards == loose.results[0].rewards
     assert not any(bar[0] == "dead" for row in asynchronous.with_deaths(loose) for bar in row)
+    assert f"checksum of the policy's weights is {loose.results[0].weights}" in asynchronous.stale_said(loose)
+
+
+@pytest.mark.ranks
+def test_whichever_writer_is_to_die_dies(task):
+    with closing(panels.nobody_waits(partial(go, task))) as bench:
+        for writers in bench.controls["writers"].options:
+            writers = writers[1] if isinstance(writers, tuple) else writers
+            bench.set(writers=writers, staleness=1, kill=-1)
+            assert f"Rank {writers} was lost" in bench.text
 
 
 # Drawings and panels
@@ -391,10 +471,8 @@ def test_advantages_are_those_of_the_library():
     second = delta[1] + 0.95 * third
     assert drawings.smoothed() == pytest.approx([delta[0] + 0.95 * second, second, third])
     assert drawings.smoothed(1.0) == pytest.approx([1.0, 0.5, 1.5])
-    assert drawings.within_group() == pytest.approx(float(group_advantages(torch.tensor([drawings.GROUP]))[0, 0]))
     player = drawings.advantages()
-    assert len(player.frames) == 4 and "+1.00, +0.50 and +1.50" in player.frames[1][1]
-    assert f"{drawings.within_group():+.2f}" in player.frames[3][1]
+    assert len(player.frames) == 3 and "+1.00, +0.50 and +1.50" in player.frames[1][1]
 
 
 def test_a_step_is_told_in_order():

@@ -5,8 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from labkit import cost
+from labkit.align import group_advantages
 from labkit.align.batching import first_fit_decreasing
 from labkit.align.fleet import Asynchronous
 from labkit.align.task import ROOM, prepared
@@ -21,14 +23,17 @@ def test_what_the_page_says_in_words():
     def preferred(apart):
         return f"{1 / (1 + math.exp(-apart)):.0%}"
 
-    assert f"a difference of 1 it is {preferred(1)}, and with 3 it is {preferred(3)}" in TEXT["s4"]
+    assert f"a difference of 1 it is {preferred(1)}, and with 3 it is {preferred(3)}" in TEXT["s7"]
     pairs = prepared.__wrapped__.__defaults__[2]
-    assert f"divided by {ROOM}," in TEXT["s4"] and f"from {pairs} pairs" in TEXT["s4"]
-    assert f"cut off at {Asynchronous(1).cap:g}," in TEXT["s9"]
+    assert f"divided by {ROOM}," in TEXT["s7"] and f"from {pairs} pairs" in TEXT["s7"]
+    assert f"cut off at {Asynchronous(1).cap:g}," in TEXT["s6"]
     frames = [words for _, words in drawings.advantages().frames]
     assert all(f"{guess:.1f}" in frames[0] for guess in drawings.EXPECTED)
     assert f"The reward is {drawings.REWARD:g}." in frames[1]
-    assert "rewards of {:g}, {:g}, {:g} and {:g}".format(*drawings.GROUP) in " ".join(frames[3].split())
+    group = torch.tensor([[3.0, 1.0, 2.0, 1.0]])
+    told = f"mean is {group.mean():g} and their deviation {group.std():.2f}, so every token of the first one has the"
+    assert "rewards of 3, 1, 2 and 1, their " + told in TEXT["s9"]
+    assert f"advantage {float(group_advantages(group)[0, 0]):+.2f}." in TEXT["s9"]
 
 
 @pytest.mark.parametrize(

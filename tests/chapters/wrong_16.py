@@ -122,6 +122,7 @@ WRONG = {
         packed(rows="rows[-1:]"): "*first* row",
         ONE_BY_ONE: "a row of its own",
         OF_LENGTHS: "hold lengths",
+        packed(order="sorted(lengths, reverse=True)"): "an index that does not exist",
         "def pack(lengths, room):\n    return []\n": "exactly one row",
         "def pack(lengths, room):\n    return None\n": "return a list of rows",
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from slices import TRANSPORTS, few
+from slices import TRANSPORTS, WIRES, few
 
 import labkit
 from labkit import collectives, cost
@@ -60,7 +60,7 @@ def plan_for(size):
     return plan
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 @pytest.mark.parametrize("size", few([3, *(n for n in cases.ODD_SIZES if n != 3)]))
 def test_every_algorithm_gives_the_right_result_with_the_stated_bytes(size, transport):
     plan = plan_for(size)
@@ -77,7 +77,7 @@ def test_every_algorithm_gives_the_right_result_with_the_stated_bytes(size, tran
             assert [rows[i][2] for rows in run.results] == messages, what
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_the_trace_holds_what_the_closed_form_says(transport):
     numel, size = 10_007, 5
     run = labkit.launch(lambda g: collectives.ring_all_reduce(torch.ones(numel), g), size, transport=transport)
@@ -90,7 +90,7 @@ def test_the_trace_holds_what_the_closed_form_says(transport):
     assert halves == [True] * (size - 1) + [False] * (size - 1)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_asynchronous_collectives_keep_their_order_and_their_results(transport):
     def many(group):
         tensors = [torch.full((1000,), float(group.rank + i)) for i in range(6)]

@@ -68,6 +68,12 @@ from labkit.course.quantities import UNITS, NoNumber, read_number
         ("$3.50", "dollars", 3.5),
         ("3.5 $", "dollars", 3.5),
         ("$2M", "dollars", None),
+        ("ln 2", "", math.log(2)),
+        ("-ln(1/2)", "", math.log(2)),
+        ("log(2)", "", math.log(2)),
+        ("2 * sqrt 9 MB", "MB", 6),
+        ("log2(8)", "", 3),
+        ("log10 1000 + exp(0)", "", 4),
     ],
 )
 def test_it_is_read_in_the_unit_asked_for(typed: object, unit: str, number: float | None) -> None:
@@ -101,6 +107,11 @@ def test_it_is_read_in_the_unit_asked_for(typed: object, unit: str, number: floa
         (math.inf, "", "not a finite number"),
         (10**400, "", "not a finite number"),
         ("10²", "", "not a number"),
+        ("ln(0)", "", "not a number"),
+        ("ln", "", "not a number"),
+        ("sqrt()", "", "not a number"),
+        ("exp(1000)", "", "not a finite number"),
+        ("print(1)", "", "not a number"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_reason(typed: object, unit: str, said: str) -> None:

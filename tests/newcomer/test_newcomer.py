@@ -241,6 +241,7 @@ WAYS = {
     ),
     "labkit bench ntp": typed("labkit bench ntp --width 2 --lost 1 --ratios 0.03"),
     "labkit bench grade": typed("labkit bench grade --every 10", seconds=900),
+    "make test-gpu": typed("make test-gpu", seconds=600),
     "make test": Way(lint_and_nbval, 1800),
     NBGRADER: typed(NBGRADER, " passed", 3600),
 }  # fmt: skip

@@ -86,7 +86,7 @@ def test_delayed_scales_look_back_and_a_jump_saturates_once():
     for size in (1.0, 1.0, 100.0, 1.0, 100.0, 1.0, 1.0):  # the second 100 is still in the history
         low(torch.full((2, 6), size)).sum().backward()
         seen.append(tensor.lost.overflow)
-        assert scales.agree() == ()
+        assert scales.spoilt() == ()
     assert seen == [0, 0, 12, 0, 0, 0, 0]
     assert list(tensor.amaxes) == [1, 1]
 
@@ -96,7 +96,7 @@ def test_a_tensor_of_zeros_leaves_its_history_as_it_was():
     scales = low_precision(low, Recipe())
     for size in (3.0, 0.0):
         low(torch.full((2, 6), size)).sum().backward()
-        scales.agree()
+        scales.spoilt()
     assert list(scales.of["0.input"].amaxes) == [3] and len(scales.of["0.weight"].amaxes) == 2
 
 
@@ -106,7 +106,7 @@ def test_looking_at_the_loss_changes_no_history():
     with torch.no_grad():
         low(torch.full((2, 6), 1e4))
     low(torch.ones(2, 6)).sum().backward()
-    scales.agree()
+    scales.spoilt()
     assert list(scales.of["0.input"].amaxes) == [1]
 
 
@@ -135,7 +135,7 @@ def two_steps(group, bad):
             x[1, 2] = torch.nan if bad == "nan" else torch.inf
         wrapped.zero_grad()
         wrapped(x).sum().backward()
-        seen.append(low.agree())
+        seen.append(low.spoilt())
     return seen, of(model, low)
 
 
@@ -154,7 +154,7 @@ def test_all_ranks_have_the_same_scales_and_hear_of_what_one_of_them_saw(size, b
 def test_agreeing_costs_four_bytes_a_tensor():
     def one(group):
         scales = low_precision(net(), Recipe(), group=group)
-        scales.agree()
+        scales.spoilt()
         return len(scales.of)
 
     run = labkit.launch(one, 4, transport="local")
@@ -239,7 +239,7 @@ def trained(recipe, seed, steps=60, lr=3e-3):
         optimizer.zero_grad()
         loss.backward()
         losses.append(loss.item())
-        if scales is None or not scales.agree():
+        if scales is None or not scales.spoilt():
             optimizer.step()
     return sum(losses[-10:]) / 10
 

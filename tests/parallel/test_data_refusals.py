@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from leftovers import NEVER
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 from torch import nn
 
 import labkit
@@ -48,7 +48,7 @@ class Wide(nn.Module):
         self.a.bias.requires_grad_(not frozen)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_models_that_differ_are_named_on_every_rank(transport):
     cases = [
         (lambda r: net(5 if r == 2 else 4), ["rank 2", "'0.weight'", "(5, 3)", "(4, 3)"]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from slices import TRANSPORTS, few
+from slices import SLOW_WIRES, few
 from torch import nn
 
 import labkit
@@ -249,7 +249,7 @@ def test_uneven_ends_with_weights_are_one_device_over_all_examples(size, static)
     assert [steps for *_, steps in results] == [full + 3] + [full] * (size - 1)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_ranks_that_end_early_follow_the_others(transport):
     """Rank 0 has no data at all, rank 1 takes two steps, rank 2 five, with buffers, and a new model at the end."""
 

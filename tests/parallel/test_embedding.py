@@ -8,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
-from slices import TRANSPORTS, few
+from slices import WIRES, few
 from torch import nn
 
 from labkit import Link, Network, cost, launch
@@ -145,7 +145,7 @@ def sent_in(run, step):
     return [sum(m.nbytes for m in run.trace.sends if (m.src, m.step) == (r, step)) for r in range(run.trace.world_size)]
 
 
-@pytest.mark.parametrize("transport", few(TRANSPORTS))
+@pytest.mark.parametrize("transport", few(WIRES))
 def test_bytes_are_those_of_the_rows_that_a_batch_touches(transport):
     size, cuts = 3, ("range", "modulo", "columns", "table")
 

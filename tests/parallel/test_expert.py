@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import LONG, TRANSPORTS
+from slices import LONG, SLOW_WIRES
 
 import labkit
 from labkit import Link, Network, cost
@@ -89,7 +89,7 @@ def test_by_way_of_the_node_too(nodes, each):
     assert messages[True][1] == messages[False][1], "each row crosses once either way"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_bytes_of_a_layer(transport):
     size, tokens, config = 4, 64, MoEConfig(8, 2)
     run = labkit.launch(step, size, config, tokens, transport=transport)

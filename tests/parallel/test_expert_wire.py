@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 import labkit
 from labkit import Link, Network, RankFailed, cost
@@ -80,7 +80,7 @@ def off(a, b):
     return ((a - b).norm() / b.norm()).item()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 @pytest.mark.parametrize("size", [4, 2])
 def test_bytes_of_a_layer_and_how_far_its_numbers_are_off(size, transport):
     tokens, config = 66, MoEConfig(8, 2, shared=0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from slices import TRANSPORTS, few
+from slices import SLOW_WIRES, few
 from torch import nn
 
 from labkit import Link, Network, cost, launch
@@ -34,7 +34,7 @@ def sent(trace, step):
     return totals
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 @pytest.mark.parametrize("size", few([3, 1, 2, 4]))
 def test_bytes_of_a_step_are_3_2_and_2_times_the_parameters(size, transport):
     cases = [("full_shard", None, 3), ("shard_grad_op", None, 1), ("no_shard", None, 0), ("full_shard", False, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from leftovers import NEVER
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 from torch import nn
 
 from labkit import RankFailed, launch
@@ -142,7 +142,7 @@ def test_a_forward_that_raises_on_one_rank_ends_the_run_and_leaves_the_model_as_
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["other shapes", "equal shapes"])
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_rank_that_goes_another_way_is_named(bias, transport):
     class Forked(nn.Module):
         def __init__(self):

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from slices import TRANSPORTS, few
+from slices import WIRES, few
 
 from labkit import Network, launch
 from labkit.collectives import all_reduce
@@ -169,7 +169,7 @@ def test_groups_of_real_ranks_are_those_of_the_layout(sizes):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("transport", few(TRANSPORTS))
+@pytest.mark.parametrize("transport", few(WIRES))
 def test_bytes_stay_inside_the_axis(transport):
     numbers = {"dp": 600, "pp": 60, "tp": 6}
     layout = Layout({"dp": 2, "pp": 2, "tp": 2})

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import TRANSPORTS, few
+from slices import SLOW_WIRES, few
 from torch import nn
 
 from labkit import launch
@@ -309,7 +309,7 @@ def masked_mean(output, targets):
     return F.cross_entropy(logits[~padding], targets[~padding], reduction="sum") / targets.numel()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_stages_that_pass_masks_positions_and_a_skip_connection(transport):
     (x, y), options = batch(8), {"zb_h1": {"checkpoint": True}}
     padding = torch.arange(8) >= torch.tensor([8, 5, 3, 8, 7, 1, 8, 6])[:, None]

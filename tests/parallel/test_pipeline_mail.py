@@ -10,7 +10,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import TRANSPORTS
+from slices import SLOW_WIRES, TRANSPORTS
 from torch import nn
 
 from labkit import launch
@@ -55,7 +55,7 @@ class Late(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_no_order_of_arrival_deadlocks_and_messages_may_be_larger_than_what_a_socket_holds(transport):
     def on_rank(group):
         found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 from torch import nn
 
 import labkit
@@ -132,7 +132,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_every_rank_refuses_with_the_same_words_and_goes_on(transport):
     def on_rank(group):
         found = {}
@@ -182,7 +182,7 @@ class Breaks(nn.Module):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_stage_that_raises_in_the_middle_is_named_and_the_others_end(transport, backward):
     case = run(one_f_one_b(3, 6), lambda rank: Breaks(backward) if rank == 1 else nn.Linear(4, 4))
     with pytest.raises(RankFailed) as caught:
@@ -202,7 +202,7 @@ def both_send_first():
     ], 2)  # fmt: skip
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 @pytest.mark.parametrize("schedule", [both_send_first(), with_messages(one_f_one_b(3, 4), receive="late")])
 def test_blocking_messages_that_cross_are_refused_and_run_as_written_diagnosed(transport, schedule):
     with pytest.raises(RankFailed, match="deadlock"):

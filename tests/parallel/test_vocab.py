@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import TRANSPORTS, few
+from slices import SLOW_WIRES, few
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -97,7 +97,7 @@ def test_loss_and_gradient_are_those_of_all_scores(size):
             assert torch.equal(other[name, vocab][0], got), name
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_16_bit_scores_are_reckoned_with_in_32(transport):
     def on_rank(group):
         return [of_part(logits(61, 4.0, dtype), targets(61), group) for dtype in (torch.bfloat16, torch.float16)]

@@ -500,7 +500,7 @@ def eight_bits(group: Any, full: bool) -> list[Any]:
         for n, p in enumerate(model.parameters()):
             p.copy_(torch.linspace(-1, 1 + n, p.numel()).view_as(p))
     if full:
-        agree: list[Any] = [low_precision(model, Recipe(), group=group).agree]
+        agree: list[Any] = [low_precision(model, Recipe(), group=group).spoilt]
     else:
         model[0], model[2] = fp8_linear.Fp8Linear(model[0]), fp8_linear.Fp8Linear(model[2])
         agree = [partial(model[n].agree, group) for n in (0, 2)]

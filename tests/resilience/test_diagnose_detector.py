@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 import labkit
 from labkit import Kill, Raise, RefusedError, collectives
@@ -32,7 +32,7 @@ def crossed(group):
             collectives.all_reduce(torch.ones(4), each, algorithm="ring")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_nobody_is_accused_in_a_job_that_runs_or_has_ended_well(transport) -> None:
     job = labkit.start(steps, 3, 150, transport=transport)
     detector = Detector(job, quiet=2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 from labkit.resilience.diagnose import Report, Waits, diagnose
 from labkit.resilience.diagnose.verdict import fewest
@@ -92,7 +92,7 @@ def two_ends(transport, nbytes):
 
 
 @pytest.mark.parametrize("nbytes", [32, 1 << 22])
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_sender_or_receiver_cannot_be_told_apart_while_both_are_at_it(transport, nbytes) -> None:
     verdict = diagnose(two_ends(transport, nbytes))
     assert (verdict.kind, verdict.suspects, verdict.exact, verdict.way) == ("between", (0, 1), False, (0, 1))

@@ -17,8 +17,9 @@ from torch.distributed.flight_recorder.components.loader import read_dump
 
 from labkit import RefusedError
 from labkit.resilience import diagnose
+from labkit.resilience.diagnose.dumping import analyzed
 
-from .flight_jobs import ODD, analyzed, changed, everything, gives_up, overflowing, said, stood, two_groups
+from .flight_jobs import ODD, changed, everything, gives_up, overflowing, said, stood, two_groups
 
 KINDS = ("pickle", "json")
 

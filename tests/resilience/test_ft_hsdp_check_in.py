@@ -90,7 +90,7 @@ def test_who_waits_for_its_peers_says_whom_it_misses():
     ("size", "options", "words"),
     [
         (3, {}, "2 processes, and this group has 3"),
-        (2, {"transport": "gloo"}, "needs transport='local'"),
+        (2, {"transport": "nccl-stand-in"}, "FT-HSDP needs transport='local' or 'gloo'"),
         (2, {"steps": -1}, "steps=-1"),
     ],
 )

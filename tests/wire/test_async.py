@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER
-from slices import TRANSPORTS
+from slices import WIRES
 
 import labkit
 from labkit import RankFailed, collectives
@@ -15,7 +15,7 @@ from labkit import RankFailed, collectives
 pytestmark = pytest.mark.ranks
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_they_run_in_the_order_of_their_calls(transport) -> None:
     def work(group):
         tensors = [torch.full((100,), float(i + group.rank)) for i in range(12)]
@@ -29,7 +29,7 @@ def test_they_run_in_the_order_of_their_calls(transport) -> None:
         assert values == [3.0 * i + 3 for i in range(12)] and last == 3 and all(done)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_they_overlap_with_the_readers_own_messages(transport) -> None:
     def work(group):
         other = 1 - group.rank

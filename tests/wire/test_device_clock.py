@@ -114,7 +114,7 @@ def test_only_a_gpu_in_real_time_has_one(monkeypatch) -> None:
     assert context("cpu", Clock).device_clock is None and context("cuda", VirtualClock).device_clock is None
     device = Device()
     monkeypatch.setattr(torch.cuda, "synchronize", lambda d: device.synchronize())
-    monkeypatch.setattr("labkit.wire.device_clock.cuda_event", device.event)
+    monkeypatch.setattr("labkit.wire.accelerator.CUDA.event", lambda timing: device.event())
     one = context("cuda", Clock)
     assert isinstance(one.device_clock, DeviceClock) and one.device_clock is one.device_clock
     one.close_books()

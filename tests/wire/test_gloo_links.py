@@ -48,7 +48,7 @@ def test_what_one_sets_the_others_get(path) -> None:
 
 def test_what_is_refused_and_what_never_comes(path) -> None:
     board = Board(path)
-    with pytest.raises(ValueError, match="an entry has 1024 bytes at most"):
+    with pytest.raises(ValueError, match="an entry has 4096 bytes at most"):
         board.set("key", bytes(RECORD))
     with pytest.raises(dist.DistStoreError, match=r"nobody has set \['never'\] within 0.05 s"):
         board.wait(["never"], timedelta(seconds=0.05))

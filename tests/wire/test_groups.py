@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from leftovers import NEVER
-from slices import REBUILDABLE, TRANSPORTS, few
+from slices import REBUILDABLE, WIRES, few
 
 import labkit
 from labkit import Kill, RankFailed, collectives
@@ -20,7 +20,7 @@ def around(group, value):
     return int(group.exchange(torch.tensor([value]), right, torch.tensor([-1]), left)) if group.size > 1 else value
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_subgroups_have_ranks_of_their_own(transport) -> None:
     def work(group):
         mine = group.subgroup([4, 2, 0]) if group.rank % 2 == 0 else group.subgroup([1, 3])
@@ -32,7 +32,7 @@ def test_subgroups_have_ranks_of_their_own(transport) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_messages_of_overlapping_groups_do_not_meet(transport) -> None:
     def work(group):
         other, got = 1 - group.rank, []
@@ -48,7 +48,7 @@ def test_messages_of_overlapping_groups_do_not_meet(transport) -> None:
     assert labkit.launch(work, 2, transport=transport).results == [([3, 2, 1], 1)] * 2
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_split_by_colour_and_key(transport) -> None:
     def work(group):
         mine = group.split(group.rank % 2, key=-group.rank)
@@ -58,7 +58,7 @@ def test_split_by_colour_and_key(transport) -> None:
     assert results == [((4, 2, 0), 6) if r % 2 == 0 else ((3, 1), 4) for r in range(5)]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_collectives_and_barriers_of_subgroups(transport) -> None:
     def work(group):
         pair = group.subgroup([0, 1]) if group.rank < 2 else group.subgroup([2, 3])
@@ -152,7 +152,7 @@ def test_a_world_of_one() -> None:
         alone = group.split(3).subgroup([0])
         return collectives.all_reduce(torch.ones(3), alone).tolist(), group.ranks_per_node, repr(group)
 
-    for transport in TRANSPORTS:
+    for transport in WIRES:
         assert labkit.launch(work, 1, transport=transport).results == [
             ([1.0] * 3, 1, f"Group(rank 0 of 1, world ranks [0], {transport})")
         ]

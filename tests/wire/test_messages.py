@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from slices import TRANSPORTS
+from slices import WIRES
 
 import labkit
 from labkit import RankFailed, RefusedError
@@ -60,7 +60,7 @@ def every_way(group, cases):
     return wrong
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_every_dtype_every_way(transport) -> None:
     cases = [(6, d, (2, 3)) for d in DTYPES] + [(1, d, ()) for d in DTYPES] + [(0, d, (0, 4)) for d in DTYPES]
     assert labkit.launch(every_way, 2, cases, transport=transport).results == [[], []]
@@ -77,13 +77,13 @@ def single_entries(group):
     return group.exchange(table[:, 2][1:2], other, table[:, 3][1:2], other).item(), table[:, 1].tolist()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_a_single_entry_may_have_any_stride(transport) -> None:
     run = labkit.launch(single_entries, 2, transport=transport)
     assert run.results == [(106.0, [1.0, 5.0, 9.0]), (6.0, [101.0, 5.0, 109.0])]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_every_size_every_way(transport) -> None:
     sizes = [0, 1, 255, PIECE - 1, PIECE, PIECE + 1, 3 << 20]
     cases = [(n, torch.uint8, (n,)) for n in sizes]
@@ -126,14 +126,14 @@ CASES = st.lists(st.tuples(st.one_of(st.sampled_from(EDGES), st.integers(0, 1 <<
                            st.sampled_from(["sum", "prod", "min", "max"])), min_size=3, max_size=6)  # fmt: skip
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 @FEW
 @given(cases=CASES)
 def test_combining_in_pieces_equals_combining_at_once(transport, cases) -> None:
     assert labkit.launch(combine, 2, cases, transport=transport).results == [[], []]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_combining_complex_bool_and_average(transport) -> None:
     cases = [(PIECE // 8 + d, torch.complex64, op) for d in (-1, 0, 1) for op in ("sum", "prod")]
     cases += [
@@ -146,7 +146,7 @@ def test_combining_complex_bool_and_average(transport) -> None:
     assert {op.name for op in (SUM, AVG, MIN, MAX, PROD)} == {"sum", "avg", "min", "max", "prod"}
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_two_messages_may_be_added_to_one_tensor(transport) -> None:
     def work(group):
         n = 1 << 18
@@ -162,7 +162,7 @@ def test_two_messages_may_be_added_to_one_tensor(transport) -> None:
     assert labkit.launch(work, 4, transport=transport).results[0] == [24.0]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_messages_between_two_ranks_keep_their_order(transport) -> None:
     def work(group):
         other, n = 1 - group.rank, 300
@@ -178,7 +178,7 @@ def test_messages_between_two_ranks_keep_their_order(transport) -> None:
     assert labkit.launch(work, 2, transport=transport).results == [True, True]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_blocking_and_posted_messages_mix(transport) -> None:
     def work(group):
         other = 1 - group.rank
@@ -195,7 +195,7 @@ def test_blocking_and_posted_messages_mix(transport) -> None:
     assert labkit.launch(work, 2, transport=transport).results == [3.0, (1.0, 2.0)]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_many_messages_under_way_at_once(transport) -> None:
     """More than gloo's usual number of threads, finished in the opposite order."""
 
@@ -219,7 +219,7 @@ def test_many_messages_under_way_at_once(transport) -> None:
     assert labkit.launch(work, 4, transport=transport).results[0] == 40
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_done_tells_without_waiting(transport, tmp_path) -> None:
 
     def work(group):
@@ -239,7 +239,7 @@ def test_done_tells_without_waiting(transport, tmp_path) -> None:
     assert labkit.launch(work, 2, transport=transport).results[1] == (False, 1.0)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_a_send_returns_only_when_the_receiver_took_it(transport, tmp_path) -> None:
 
     def work(group):
@@ -275,7 +275,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_what_cannot_be_sent_is_refused_before_anything_is(transport) -> None:
     def work(group, calls):
         words = []
@@ -305,7 +305,7 @@ def test_tensors_that_require_grad_can_be_sent_and_received() -> None:
         group.exchange(x, other, like, other, SUM)
         return like.tolist()
 
-    for transport in TRANSPORTS:
+    for transport in WIRES:
         assert labkit.launch(work, 2, transport=transport).results == [[2.0] * 3] * 2
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from slices import TRANSPORTS
+from slices import WIRES
 
 import labkit
 from labkit import collectives
@@ -35,7 +35,7 @@ PLANS = st.lists(
 )
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 @settings(max_examples=8)
 @given(plan=PLANS)
 def test_counts_are_those_of_the_plan(transport, plan) -> None:
@@ -49,7 +49,7 @@ def test_counts_are_those_of_the_plan(transport, plan) -> None:
     assert sorted((m.src, m.dst, m.nbytes) for m in trace.recvs) == want
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_a_send_and_its_receive_are_matched(transport) -> None:
     def work(group):
         other = 1 - group.rank
@@ -95,7 +95,7 @@ def test_spans_nest_and_keep_their_attributes() -> None:
     assert len(trace.spans("broken")) == 2 and len(trace.spans()) == 10
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_messages_of_a_collective_know_their_place_in_its_tensor(transport) -> None:
     def work(group):
         x = torch.zeros(4, 3, dtype=torch.float64)
@@ -137,7 +137,7 @@ def test_bytes_of_a_native_collective_are_measured_and_near_the_formula(size) ->
         for _ in range(3):
             collectives.all_reduce(torch.ones(1 << 19), group, algorithm="native")
 
-    for transport in TRANSPORTS:
+    for transport in WIRES:
         trace = labkit.launch(work, size, transport=transport).trace
         want = 3 * 2 * (size - 1) / size * (1 << 21)
         assert all(want <= sent <= 1.02 * want for sent in trace.bytes_sent()), (transport, trace.bytes_sent(), want)
@@ -152,7 +152,7 @@ def test_native_bytes_are_not_counted_twice_beside_messages() -> None:
             group.exchange(torch.zeros(1 << 18), other, torch.zeros(1 << 18), other)
             collectives.all_reduce(torch.ones(1 << 18), group, algorithm="native")
 
-    for transport in TRANSPORTS:
+    for transport in WIRES:
         sent = labkit.launch(work, 2, transport=transport).trace.bytes_sent()
         assert all(8 << 20 <= n <= 1.02 * (8 << 20) for n in sent), (transport, sent)
 
@@ -184,7 +184,7 @@ def test_a_failed_run_has_its_trace() -> None:
     assert caught.value.run.trace.bytes_sent() == [12, 12]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WIRES)
 def test_more_names_than_fit_harm_nobody(transport) -> None:
     def work(group):
         for i in range(6000):

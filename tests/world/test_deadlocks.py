@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from leftovers import NEVER
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 import labkit
 from labkit import RankFailed, collectives
@@ -110,7 +110,7 @@ DEADLOCKS: list[tuple[Callable[..., Any], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 @pytest.mark.parametrize("some", range(0, len(DEADLOCKS), 4))
 def test_a_deadlock_is_named_while_everybody_would_wait_on(some, transport) -> None:
     """Four at a time: what takes long is that the host looks twice before it speaks."""
@@ -123,7 +123,7 @@ def test_a_deadlock_is_named_while_everybody_would_wait_on(some, transport) -> N
         assert re.match("Deadlock: " + text, str(caught.value)), (work.__name__, str(caught.value))
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_collective_that_nobody_waits_for_is_finished_before_the_ranks_leave(transport) -> None:
     def work(group):
         x = torch.ones(1000)
@@ -152,7 +152,7 @@ def test_without_the_check_a_deadlock_hangs_until_the_time_limit() -> None:
     assert caught.value.failure.seconds > 0.8
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_rank_that_computes_or_sleeps_is_no_deadlock(transport) -> None:
     def work(group):
         if group.rank == 0:
@@ -172,7 +172,7 @@ def test_a_rank_that_computes_or_sleeps_is_no_deadlock(transport) -> None:
     assert labkit.launch(work, 3, transport=transport).results == ["through"] * 3
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_asynchronous_work_that_waits_for_a_busy_main_thread_is_no_deadlock(transport) -> None:
     def work(group):
         if group.rank == 0:
@@ -186,7 +186,7 @@ def test_asynchronous_work_that_waits_for_a_busy_main_thread_is_no_deadlock(tran
     assert labkit.launch(work, 2, transport=transport).results == [[2.0] * 4] * 2
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_an_early_isend_counts_as_begun(transport) -> None:
     def work(group):
         other = 1 - group.rank
@@ -236,7 +236,7 @@ def random_program(group, seed):
     return total
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_correct_programs_are_never_accused(transport) -> None:
     jobs = [labkit.start(random_program, 4, seed, transport=transport) for seed in range(4)]
     for seed, job in enumerate(jobs):
@@ -244,7 +244,7 @@ def test_correct_programs_are_never_accused(transport) -> None:
         assert not run.failures, seed
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_an_isend_that_nobody_takes_or_waits_for_is_named(transport) -> None:
     def work(group):
         if group.rank == 0:
@@ -256,7 +256,7 @@ def test_an_isend_that_nobody_takes_or_waits_for_is_named(transport) -> None:
     assert "send float32[4] to rank 1" in str(caught.value) or "sent float32[4] to rank 1" in str(caught.value)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_an_isend_to_a_rank_that_has_not_yet_spoken_is_no_deadlock(transport) -> None:
     def work(group):
         if group.rank == 0:
@@ -271,7 +271,7 @@ def test_an_isend_to_a_rank_that_has_not_yet_spoken_is_no_deadlock(transport) ->
     assert labkit.launch(work, 3, transport=transport).results == [None, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_message_may_begin_before_the_peer_has_spoken_at_all(transport) -> None:
     def work(group):
         x = torch.full((4,), float(group.rank))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from leftovers import NEVER, eventually
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 import labkit
 from labkit import RankFailed
@@ -75,7 +75,7 @@ def test_a_rank_that_takes_long_to_say_why_it_failed_is_heard_all_the_same() -> 
         labkit.launch(work, 2)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_rank_that_raises_ends_the_world_though_nobody_waits_for_it(transport) -> None:
     def work(group):
         if group.rank == 2:
@@ -86,7 +86,7 @@ def test_a_rank_that_raises_ends_the_world_though_nobody_waits_for_it(transport)
         labkit.launch(work, 4, transport=transport, timeout=NEVER)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_rank_that_dies_is_named_and_not_those_that_lost_it(transport) -> None:
     def work(group):
         if group.rank == 1:

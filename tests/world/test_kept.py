@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER, alive, eventually
-from slices import TRANSPORTS, few
+from slices import SLOW_WIRES, few
 
 import labkit
 from labkit import Kill, RankFailed, RefusedError, cost
@@ -32,7 +32,7 @@ def total(group, n):
     return float(all_reduce(torch.full((n,), float(group.rank)), group, algorithm="ring")[0])
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_the_ranks_stay_and_keep_what_a_call_left(transport):
     with labkit.world(3, transport=transport, timeout=NEVER) as world:
         assert not world.kept

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from leftovers import alive, eventually
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 import labkit
 from labkit import RankFailed, RefusedError, collectives
@@ -42,7 +42,7 @@ def one_is_greedy(group):
     group.barrier()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_what_fits_runs_and_what_does_not_ends_the_world(transport, monkeypatch) -> None:
     monkeypatch.setenv("LABKIT_MAX_MEMORY", "768MiB")  # 256 MiB for each of three
     assert labkit.launch(hold, 3, 180 * MiB, transport=transport).results == [180] * 3

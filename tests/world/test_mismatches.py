@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 import labkit
 from labkit import RankFailed, collectives
@@ -57,7 +57,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_messages(transport) -> None:
     def between(sent, received):
         return lambda g: g.send(sent, 1) if g.rank == 0 else g.recv(received, 0)
@@ -65,7 +65,7 @@ def test_messages(transport) -> None:
     all_named({"rank 0 sent rank 1 " + text: between(a, b) for a, b, text in MESSAGES}, transport=transport)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_an_exchange_of_two_minds(transport) -> None:
     def work(group):
         x = torch.zeros(4 + group.rank)
@@ -74,7 +74,7 @@ def test_an_exchange_of_two_minds(transport) -> None:
     named(r"sent rank \d float32\[\d\], but rank \d receives", work, transport=transport)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_mismatch_is_named_while_the_ranks_go_on(transport) -> None:
     """On gloo nothing stops: int32 bytes are read as float32, and training goes on with nonsense."""
 
@@ -129,7 +129,7 @@ DISAGREEMENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 @pytest.mark.parametrize("some", range(0, len(DISAGREEMENTS), 4))
 def test_collectives(some, transport) -> None:
     all_named({text: work for work, text in list(DISAGREEMENTS.values())[some : some + 4]}, 3, transport=transport)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from leftovers import NEVER
-from slices import TRANSPORTS
+from slices import SLOW_WIRES, TRANSPORTS
 
 import labkit
 from labkit import RankFailed
@@ -41,12 +41,12 @@ def helped_by_a_thread(group):
     return got
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_thread_about_to_send_holds_the_verdict_back(transport) -> None:
     assert labkit.launch(helped_by_a_thread, 2, transport=transport).results == [2.0, 1.0]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_threads_that_are_over_do_not(transport) -> None:
     def work(group):
         threads = [threading.Thread(target=time.sleep, args=(0.01,)) for _ in range(40)]  # more than there are slots

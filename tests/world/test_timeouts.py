@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER, eventually
-from slices import TRANSPORTS
+from slices import SLOW_WIRES
 
 import labkit
 from labkit import Hang, RankFailed
@@ -34,7 +34,7 @@ def test_a_deadline_ends_the_whole_run() -> None:
     assert set(caught.value.failure.waiting) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_wait_that_is_too_long_shows_the_picture(transport) -> None:
     with pytest.raises(RankFailed) as caught:
         labkit.launch(ring_forever, 3, 1, timeout=TOO_LONG, transport=transport)
@@ -45,7 +45,7 @@ def test_a_wait_that_is_too_long_shows_the_picture(transport) -> None:
     assert caught.value.failure.seconds >= TOO_LONG
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 def test_a_stopped_rank_is_named(transport) -> None:
     def work(group):
         if group.rank == 2:
@@ -56,7 +56,7 @@ def test_a_stopped_rank_is_named(transport) -> None:
         labkit.launch(work, 3, timeout=TOO_LONG, transport=transport)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", SLOW_WIRES)
 @pytest.mark.parametrize("delay", [0.0, 0.01])
 def test_a_rank_that_is_stopped_while_it_starts_is_named(transport, delay) -> None:
     job = labkit.start(ring_forever, 3, timeout=TOO_LONG, transport=transport)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,13 +45,14 @@ def asked(prompts: Prompts, responses: int) -> dict[int, Sequence[int]]:
 
 def grpo_step(
     fleet: Fleet, prompts: Prompts, how: Sampling, grpo: GRPO, written: Mapping[int, Sample] | None = None,
-    cap: float | None = None,
+    cap: float | None = None, advantages: Callable[[Tensor], Tensor] = group_advantages,
 ) -> Report:  # fmt: skip
     """One step, called by every rank with the same prompts, which are asked as `asked` says.
 
     A prompt whose responses all have the same reward teaches nothing and is left out before anything is counted (Yu et
     al. 2025, DAPO, dynamic sampling). Where none is left the policy stays as it is on every rank: `updates` is 0.
     written: responses that are there already. If an older policy wrote them, give `cap`, the largest importance weight.
+    advantages: of the rewards (p, g) of p prompts, a number for each response. Raises ValueError for another shape.
     """
     fleet.check(grpo.budget, needs=("reward",))
     g = grpo.responses
@@ -62,7 +63,7 @@ def grpo_step(
         c, rewards_pg = chunk.number, found.rewards_s[chunk.number].view(-1, g)
         differs = (rewards_pg.amax(1) > rewards_pg.amin(1)).repeat_interleave(g)
         kept = differs.nonzero()[:, 0].tolist()
-        chunks[c], advantages_s[c] = chunk.kept(kept), group_advantages(rewards_pg).flatten()[differs]
+        chunks[c], advantages_s[c] = chunk.kept(kept), _like(rewards_pg, advantages(rewards_pg)).flatten()[differs]
         old_r[c], reference_r[c] = (_kept(x[c], chunk, kept) for x in (found.old_r, found.reference_r))
         if cap is not None:
             behaviour_r = torch.tensor([x for i in kept for x in found.samples[c][i].log_probs])
@@ -81,6 +82,13 @@ def grpo_step(
         budget=grpo.budget, per="token" if grpo.mean == "token" else "response",
     )  # fmt: skip
     return report(fleet.group, found, told, torch.zeros(1), updates)
+
+
+def _like(rewards_pg: Tensor, advantages_pg: Tensor) -> Tensor:
+    if advantages_pg.shape != rewards_pg.shape:
+        asked, given = (tuple(x.shape) for x in (rewards_pg, advantages_pg))
+        raise ValueError(f"advantages of shape {given}: give one for each reward, {asked}")
+    return advantages_pg
 
 
 def _kept(x_r: Tensor, chunk: Chunk, kept: list[int]) -> Tensor:

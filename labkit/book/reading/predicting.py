@@ -91,7 +91,7 @@ class Prediction:
         """
         self._compared = self.predicted or self.skipped
         self._refresh()
-        run = f"the run ({checked_badge(mark)})"
+        run = f"{'outcome' if mark == 'simulated' else 'the run'} ({checked_badge(mark)})"
         found = [_plain(r) for r in results]
         rows = self._forecast.compare(self._given, found, run)
         if isinstance(self._forecast, Sketch):

@@ -56,7 +56,7 @@ class Workbench:
 
     def __init__(
         self, run: Callable[..., Any], controls: Mapping[str, Any], views: Sequence[View], title: str, ranks: int,
-        options: Mapping[str, Any],
+        options: Mapping[str, Any], only_when: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         from ipywidgets import Widget
 
@@ -72,6 +72,10 @@ class Workbench:
                     f"{run.__name__} takes no {name!r}, which a control sets, and no view asks for it: "
                     f"it takes {', '.join(takes)}"
                 )
+        self._only_when = only_when or {}
+        for name in {*self._only_when, *(other for others in self._only_when.values() for other in others)}:
+            if name not in controls:
+                raise ValueError(f"only_when names {name!r}, and the controls are {', '.join(controls)}")
         World(ranks, **options).close()  # refuses options that cannot work
         self.controls = {name: _widget(name, given) for name, given in controls.items()}
         begin = {RANKS: ranks} | {n: p.default for n, p in takes.items() if p.default is not p.empty}
@@ -88,6 +92,7 @@ class Workbench:
         self._panel: Any = None
         self._drawing = threading.RLock()
         self._latest = Latest(self._work, self._cancel)
+        self._grey()
         for widget in self.controls.values():
             widget.observe(self._moved, "value")
         if place := cell_id():
@@ -195,7 +200,14 @@ class Workbench:
 
     # -- running -----------------------------------------------------------------------------------------------
 
+    def _grey(self) -> None:
+        """A control that changes nothing with the other settings as they are cannot be moved."""
+        settings = self.settings
+        for name, others in self._only_when.items():
+            self.controls[name].disabled = any(settings[other] != value for other, value in others.items())
+
     def _moved(self, change: object) -> None:
+        self._grey()
         if live():
             self._tell(BUSY[0], busy=True, old=True)
             self._latest.ask(self.settings)
@@ -249,7 +261,7 @@ class Workbench:
     def _show_refusal(self, why: object) -> bool:
         self.result, self.faces = None, []  # what an earlier run has shown is not of these settings
         self._draw()
-        self._tell(f"Not run: {why}")
+        self._tell(f"Refused: {why}")
         return True
 
     def _show_failure(self, failed: RankFailed, settings: dict[str, Any]) -> None:
@@ -315,7 +327,7 @@ class Workbench:
 
 def workbench(
     run: Callable[..., Any], controls: Mapping[str, Any], views: Sequence[View], *, title: str = "", ranks: int = 4,
-    **options: Any,
+    only_when: Mapping[str, Mapping[str, Any]] | None = None, **options: Any,
 ) -> Workbench:  # fmt: skip
     """Controls that start `run(world, **settings)` on real ranks when they change, and what `views` make of its result.
 
@@ -326,9 +338,10 @@ def workbench(
     views: functions of what `run` returns: a Figure, pictures to play (`book.replay`, `book.play`), a Table, or
     words; "" where there is nothing to show. A parameter with the name of a control gets its value, so that `run` need
     not return it, and need not even take it. Where a rank fails, the picture is who waits for whom.
+    only_when: {control: {other: value}}: the control is grey unless each of the others has this value.
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
-    return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
+    return Workbench(run, controls, views, title or _label(run.__name__), ranks, options, only_when)
 
 
 def _stop_all() -> None:

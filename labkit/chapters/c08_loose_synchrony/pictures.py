@@ -396,7 +396,7 @@ def tuned_curve(result: Any) -> book.Figure:
 def beside_formula(prediction: Any, *results: Any) -> book.Table:
     """What was predicted beside what a formula says: there is no run."""
     table = prediction.compare(*results, mark="simulated")
-    rows = [{name.replace("the run (simulated)", "by the formula"): x for name, x in row.items()} for row in table]
+    rows = [{name.replace("outcome (simulated)", "by the formula"): x for name, x in row.items()} for row in table]
     return book.Table(rows, caption=table.caption)
 
 

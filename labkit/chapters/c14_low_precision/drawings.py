@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import BLUE, GREEN, ORANGE, PURPLE
+from labkit.book.drawing.style import GREEN, PURPLE, YELLOW
 from labkit.book.drawing.svg import Svg
 
-WIDE, NARROW = (ORANGE, "/"), (BLUE, "")  # 32 bits, and 8
+WIDE, NARROW = (PURPLE, "/"), (GREEN, "")  # 32 bits, and 8
 BOX, TALL = 96.0, 40.0
 
 # A box of the layer: where it stands, what it is called, and whether it has 32 bits.
 PLACES = {
     "master": (20.0, 0, "W, master", True), "w": (190.0, 0, "W, E4M3", False),
     "x": (20.0, 1, "x", True), "x8": (190.0, 1, "x, E4M3", False),
-    "y": (560.0, 0.5, "y", True), "dy": (560.0, 2, "dy", True), "dy8": (390.0, 2, "dy, E5M2", False),
+    "y": (560.0, 0, "y", True), "dy": (560.0, 2, "dy", True), "dy8": (390.0, 2, "dy, E5M2", False),
     "dx": (390.0, 1, "dx", True), "dw": (390.0, 3, "dW", True),
 }  # fmt: skip
 STEPS = (  # what is there, arrows, and what is said
@@ -32,6 +32,9 @@ STEPS = (  # what is there, arrows, and what is said
      "dy times x gives dW, the gradient of the weights, also in 32 bits."),
     (("master", "dw"), (("dw", "master"),),
      "The optimizer adds its update to the master weights, in 32 bits. The next step casts them anew."),
+    (tuple(PLACES), (("master", "w"), ("x", "x8"), ("dy", "dy8"),
+                     ("w", "y"), ("x8", "y"), ("dy8", "dx"), ("w", "dx"), ("dy8", "dw"), ("x8", "dw")),
+     "All three products together: each has two factors of 8 bits, and its result has 32."),
 )  # fmt: skip
 
 
@@ -74,7 +77,7 @@ def _layer(here: tuple[str, ...], arrows: tuple[tuple[str, str], ...], said: str
     return svg.render(bottom + 24)
 
 
-RANKS, COLOURS = 3, (ORANGE, GREEN, PURPLE)
+RANKS, COLOURS = 3, (YELLOW, GREEN, PURPLE)
 HATCH = ("/", "x", ".")
 SAID = (
     "Three ranks have a gradient each. All numbers have 32 bits, and every gradient is cut into three parts.",

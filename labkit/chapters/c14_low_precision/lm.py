@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -26,10 +26,12 @@ from labkit.optim.precision import (
     Scales,
     TensorScale,
     low_precision,
+    quantize,
     round_to,
 )
 from labkit.parallel import DataParallel
 from labkit.wire import Group
+from labkit.world import World
 
 CONFIG = GPTConfig(context=32, layers=2, width=48, heads=4, tied=False)
 BATCH, RATE, BEFORE = 8, 5e-3, 8  # texts of a rank; of AdamW; steps before the first cell looks at the numbers
@@ -210,17 +212,47 @@ def compromise(fates: Fates) -> int:
 
 # A tensor that jumps ------------------------------------------------------------------------------------------------
 
-JUMP = [1.0] * 4 + [10.0] * 6 + [1.0] * 4  # how large a tensor is, step by step
+SMALL, LARGE = 1.0, 10.0  # how large a tensor is
+JUMP = [SMALL] * 4 + [LARGE] * 3 + [SMALL] * 8 + [LARGE] * 3 + [SMALL] * 20 + [LARGE] * 3 + [SMALL] * 3  # by step
 RULES = ("current", "delayed", "fixed")
+YOURS = "your rule"
+SPOILT = 0.1  # a tensor that is further off than this
+Rule = Callable[[list[float], float], float]
 
 
-def cast_once(tensor: TensorScale, size: float) -> float:
-    """Cast numbers of this size, remember their amax, and say how far they are off, in root mean squares."""
-    x = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * size
+def jumping(group: Group, rule: Rule) -> dict[str, list[float]]:
+    """How far a tensor that jumps is off in E4M3, step by step, with a scale by each rule of the book, and by the
+    reader's: `rule(amaxes, largest)`, of the steps before, and in the first step of that step."""
+    tensors = [_of_size(size) for size in JUMP]
+    kept = {name: TensorScale(Recipe(scaling=name, scale=100.0), E4M3) for name in RULES}
+    found = {name: [_cast_once(tensor, x) for x in tensors] for name, tensor in kept.items()}
+    amaxes = [x.abs().max().item() for x in tensors]
+    scales = [rule(amaxes[: max(step, 1)], E4M3.max) for step in range(len(tensors))]
+    mine = [quantize(x, E4M3, scale=torch.tensor(float(scale))) for x, scale in zip(tensors, scales, strict=True)]
+    return found | {YOURS: [_off(x, narrow) for x, narrow in zip(tensors, mine, strict=True)]}
+
+
+def _of_size(size: float) -> Tensor:
+    return torch.randn(4096, generator=torch.Generator().manual_seed(0)) * size
+
+
+def _cast_once(tensor: TensorScale, x: Tensor) -> float:
+    """Cast x, remember its amax, and say how far it is off."""
     narrow = tensor.cast(x)
     assert isinstance(narrow, Scaled) and tensor.pending is not None
     tensor.amaxes.append(tensor.pending)
+    tensor.pending = None  # the next step has an amax of its own
+    return _off(x, narrow)
+
+
+def _off(x: Tensor, narrow: Scaled) -> float:
+    """The root mean square of the differences, over that of the numbers."""
     return ((x - narrow.wide()).square().sum() / x.square().sum()).sqrt().item()
+
+
+def spoilt(line: Sequence[float]) -> list[int]:
+    """In which steps, counted from 1, the tensor is far off."""
+    return [step for step, off in enumerate(line, 1) if off > SPOILT]
 
 
 # Training ----------------------------------------------------------------------------------------------------------
@@ -239,7 +271,7 @@ class Told:
 
 
 def seen(loss: Tensor, scales: Scales) -> Told:
-    """To be called after `scales.agree()`."""
+    """To be called after `scales.spoilt()`."""
     lost: dict[str, list[int]] = {kind: [0, 0, 0] for kind in ("input", "weight", "gradient")}
     for name, tensor in scales:
         one, it = lost[name.rpartition(".")[2]], tensor.lost
@@ -262,7 +294,7 @@ def trained(
         optimizer.zero_grad()
         loss = next_token_loss(wrapped(inputs), targets)
         loss.backward()
-        if not scales.agree():
+        if not scales.spoilt():
             optimizer.step()
         told.append(seen(loss, scales))
     return told
@@ -312,9 +344,9 @@ class Trainings:
     def of(self, train: Callable[..., list[Told]], turns: dict[str, dict[str, Any]]) -> Beside:
         """What rank 0 tells of the reader's `train` with each of these settings; run now unless the panel has."""
         missing = [name for name, settings in turns.items() if _key(settings) not in self.made]
-        for name in book.in_turn(missing, "training with {}"):
-            run = labkit.launch(partial(train, **turns[name]), RANKS, transport=self.transport)
-            self.keep(run.results[0], **turns[name])
+        with World(RANKS, transport=self.transport) as ranks:
+            for name in book.in_turn(missing, "training with {}"):
+                self.keep(ranks.run(partial(train, **turns[name])).results[0], **turns[name])
         return {name: self.made[_key(settings)] for name, settings in turns.items()}
 
 
@@ -322,6 +354,11 @@ def _key(settings: dict[str, Any]) -> tuple[Any, ...]:
     """With a scale that follows, the fixed one does not count."""
     whole = USUAL | settings
     return tuple((whole | {"power": 0} if whole["scaling"] != "fixed" else whole).values())
+
+
+def place(loss: float, wide: float, bare: float) -> int:
+    """Where a loss ends: 0 with BF16 or below, 1 between it and no linear layers, 2 with no linear layers, 3 above."""
+    return 0 if loss < wide + NEAR else 3 if loss > bare + NEAR else 2 if loss > bare - NEAR else 1
 
 
 def share(told: list[Told], what: str, kind: int) -> float:

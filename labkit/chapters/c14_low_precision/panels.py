@@ -53,7 +53,8 @@ def training(run: Run, trainings: lm.Trainings) -> book.Workbench:
         return pictures.trained_said(done, trainings.beside)
 
     views: list[View] = [said, partial(pictures.trained, beside=trainings.beside)]
-    bench = book.workbench(run, controls, views, title="Training in few bits", ranks=lm.RANKS, transport="local")
+    bench = book.workbench(run, controls, views, title="Training in few bits", ranks=lm.RANKS, transport="local",
+                           only_when={"power": {"scaling": "fixed"}})  # fmt: skip
     bench.most_recorded = 4  # each takes seconds
     return bench
 

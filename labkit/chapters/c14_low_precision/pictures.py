@@ -8,10 +8,10 @@ from typing import Any
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
-from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE, RED
+from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, RED, YELLOW
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
-from labkit.book.drawing.units import bytes_text, seconds_text
+from labkit.book.drawing.units import bytes_text, listing, seconds_text
 from labkit.chapters.c14_low_precision import lm
 from labkit.chapters.c14_low_precision.wires import Sum, sum_of
 
@@ -102,7 +102,7 @@ def one_by_one(fates: Sequence[lm.Fate]) -> book.Player:
 def _window(svg: Svg, fate: lm.Fate, across: Callable[[float], float], top: float, floor: float) -> None:
     """From the smallest to the largest number of the format; subnormal numbers dashed."""
     smallest, normal, largest = (across(log2(edge)) for edge in fate.window)
-    svg.rect(smallest, top - 18, max(normal - smallest, 1), 12, "none", "/", dash="3 2")
+    svg.rect(smallest, top - 18, max(normal - smallest, 1), 12, ORANGE, "/", dash="3 2")
     svg.rect(normal, top - 18, max(largest - normal, 1), 12, BLUE, "", ON_COLOUR)
     name = f"{fate.format}: {fate.bits} bits"
     at = min(max((normal + largest) / 2, LEFT + text_width(name, 11) / 2), WIDTH - LEFT - text_width(name, 11) / 2)
@@ -142,11 +142,11 @@ def _ruler(name: str, exponent: int, mantissa: int, number: Number, shown: Seque
     top = heading(svg, "simulated", words) + 12
     code = (2 ** (exponent - 1)) << mantissa | (1 if mantissa else 0)  # the number after 2
     x, wide = 40.0, 34.0
-    bits = [("sign", "0", GREY, "x")]
+    bits = [("sign", "0", YELLOW, "x")]
     for n in range(exponent):
-        bits.append(("exponent", str(code >> (exponent + mantissa - 1 - n) & 1), ORANGE, "/"))
+        bits.append(("exponent", str(code >> (exponent + mantissa - 1 - n) & 1), PURPLE, "/"))
     for n in range(mantissa):
-        bits.append(("mantissa", str(code >> (mantissa - 1 - n) & 1), BLUE, ""))
+        bits.append(("mantissa", str(code >> (mantissa - 1 - n) & 1), GREEN, ""))
     for n, (_, digit, colour, _hatch) in enumerate(bits):
         svg.rect(x + n * wide, top, wide - 3, 30, colour, "", ON_COLOUR)
         svg.text(x + n * wide + wide / 2 - 1.5, top + 20, digit, 14, "middle", on_colour=True)
@@ -185,13 +185,28 @@ def largest_by_step(told: Sequence[lm.Told], format: Any) -> book.Figure:
                       badge="measured", sentence=said)  # fmt: skip
 
 
+def steps_text(steps: Sequence[int]) -> str:
+    """Steps as one says them: steps 5 to 7 and 39."""
+    runs: list[list[int]] = []
+    for step in steps:
+        if runs and step == runs[-1][-1] + 1:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    told = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return f"step{'s' * (len(steps) > 1)} {listing(told)}" if steps else "no step"
+
+
 def jump(rules: Mapping[str, Sequence[float]], sizes: Sequence[float]) -> book.Figure:
     """How far a tensor that jumps is off, step by step, with each rule for its scale."""
-    up, down = sizes.index(max(sizes)), len(sizes) - sizes[::-1].index(max(sizes))
-    said = f"The tensor is ten times as large from step {up + 1} to step {down}. " + " ".join(
-        f"{rule}: {line[up]:.1%} off in step {up + 1}, {line[up + 1]:.1%} in the next, {line[down]:.1%} in step "
-        f"{down + 1}, {line[-1]:.1%} at the end."
+    high = [step for step, size in enumerate(sizes, 1) if size == max(sizes)]
+    told = [
+        f"With {rule if rule == lm.YOURS else f'{rule} scaling'} it is spoilt in {steps_text(lm.spoilt(line))}."
         for rule, line in rules.items()
+    ]
+    said = (
+        f"The tensor is ten times as large in {steps_text(high)}. {' '.join(told)} Spoilt means that it is more than "
+        f"{lm.SPOILT:.0%} off."
     )
     return book.lines(rules, x="step", y="how far the tensor is off", title="A tensor that jumps", badge="measured",
                       sentence=said, y_text=lambda share: f"{share:.0%}")  # fmt: skip
@@ -209,7 +224,8 @@ def trained(run: Any, beside: Callable[[], lm.Beside]) -> book.Figure:
     return book.lines(
         {"this run": smooth(told)} | {name: smooth(other) for name, other in others.items()},
         x="step", y="loss on the text it reads (mean of 5 steps)", title="Loss by step", badge="measured",
-        sentence=_losses(told, others),
+        sentence="Each point is the mean loss of 5 steps, and the last two points of a line are the steps whose mean "
+        "is told above.",
     )  # fmt: skip
 
 
@@ -217,7 +233,8 @@ def _losses(told: Sequence[lm.Told], others: lm.Beside) -> str:
     mine, wide, without = (lm.last(list(one)) for one in (told, others["BF16"], others[lm.WITHOUT]))
     worse = " So these layers do more harm than good." if mine > without + lm.NEAR else ""
     return (
-        f"Mean loss of the last 10 steps: {mine:.3f}, {wide:.3f} in BF16, and {without:.3f} with {lm.WITHOUT}.{worse}"
+        f"The mean loss of the last 10 steps is {mine:.3f}, against {wide:.3f} in BF16 and {without:.3f} with "
+        f"{lm.WITHOUT}.{worse}"
     )
 
 
@@ -236,21 +253,35 @@ def trained_said(run: Any, beside: Callable[[], lm.Beside]) -> str:
     return f"**{_losses(told, beside())}** In the second half of the run, of the numbers that were not 0: {gone}."
 
 
+def settings(trainings: Mapping[str, Sequence[lm.Told]]) -> book.Table:
+    """The loss at the end of each training, and what its casts lost."""
+    wide = lm.last(list(trainings["BF16"]))
+    rows = []
+    for name, told in trainings.items():
+        x, dy, over = (share_text(lm.share(list(told), *which)) for which in (("zero", 0), ("zero", 2), ("over", 0)))
+        end = lm.last(list(told))
+        rows.append({
+            "training": name, "x become 0": x, "x too large": over, "dy become 0": dy, "loss": f"{end:.3f}",
+            "above BF16": "" if name == "BF16" else f"{end - wide:+.3f}",
+        })  # fmt: skip
+    return book.Table(rows, caption="Mean loss of the last 10 steps, and what the casts lost over the run (measured)")
+
+
 # 4: long sums ------------------------------------------------------------------------------------------------------
 
 
 def sums(found: Mapping[str, Sequence[tuple[int, float]]]) -> book.Figure:
     """Sums of ones against how many were added."""
-    ends = ", ".join(f"{name} {line[-1][1]:,.0f}" for name, line in found.items())
+    ends = listing([f"{line[-1][1]:,.0f} ({name})" for name, line in found.items()])
     return book.lines(found, x="ones added", y="their sum", title="Adding ones, one by one", badge="measured",
-                      sentence=f"The sum of {next(iter(found.values()))[-1][0]:,} ones: {ends}.")  # fmt: skip
+                      sentence=f"After {next(iter(found.values()))[-1][0]:,} ones the sum is {ends}.")  # fmt: skip
 
 
 def step_by_step(found: Mapping[str, Sequence[float]]) -> book.Figure:
     """A weight that moves by small updates, in two ways of keeping it."""
-    ends = ", ".join(f"{name} {line[-1]:.4g}" for name, line in found.items())
+    ends = listing([f"{line[-1]:.4g} ({name})" for name, line in found.items()])
     return book.lines(found, x="step", y="the weight", title="A weight and its updates", badge="measured",
-                      sentence=f"After {len(next(iter(found.values())))} steps: {ends}.")  # fmt: skip
+                      sentence=f"After {len(next(iter(found.values())))} steps the weight is {ends}.")  # fmt: skip
 
 
 # 5: the scale of the loss ------------------------------------------------------------------------------------------
@@ -275,8 +306,8 @@ def scales_by_rank(run: Any, title: str) -> book.Figure:
 def errors(found: Mapping[str, Mapping[int, Sum]]) -> book.Figure:
     """How far the sum is off with each way, against the number of ranks."""
     off = {way: {float(n): one.off for n, one in by_ranks.items()} for way, by_ranks in found.items()}
-    ends = "; ".join(f"{way}: {', '.join(_off_text(one) for one in line.values())}" for way, line in off.items())
-    said = f"How far the sum is off with {', '.join(f'{n:g}' for n in next(iter(off.values())))} ranks. {ends}."
+    ends = "; ".join(f"{listing([*map(_off_text, line.values())])} ({way})" for way, line in off.items())
+    said = f"With {listing([f'{n:g}' for n in next(iter(off.values()))])} ranks the sum is off by {ends}."
     return book.lines(off, x="ranks", y="how far the sum is off", title="Whose error grows?", badge="measured",
                       sentence=said, y_text=lambda share: f"{share:.0%}")  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,15 +21,20 @@ from labkit.wire import Group
 H100 = Format("14 bits", 8, 13)  # of which one is not stored: DeepSeek-V3 (2024), section 3.3.2
 
 
+@cache
+def _one_more(total: float, accumulator: Format) -> float:
+    return round_to(torch.tensor(total + 1), accumulator, overflow="special").item()
+
+
 def running(terms: int, accumulator: Format, promote: int | None = None, every: int = 64) -> list[tuple[int, float]]:
     """(terms so far, their sum) of so many ones, added one by one in `accumulator`; as `multiply` does it."""
-    total, partial, found = 0.0, torch.zeros(()), [(0, 0.0)]
+    total, partial, found = 0.0, 0.0, [(0, 0.0)]
     for n in range(1, terms + 1):
-        partial = round_to(partial + 1, accumulator, overflow="special")
+        partial = _one_more(partial, accumulator)
         if promote and n % promote == 0:
-            total, partial = total + float(partial), torch.zeros(())
+            total, partial = total + partial, 0.0
         if n % every == 0:
-            found.append((n, total + float(partial)))
+            found.append((n, total + partial))
     return found
 
 

@@ -120,13 +120,13 @@ def passes(run: Any) -> book.Figure:
 
 LAYERS, WIDE, KV = 80, 8192, 1024  # of Llama-2-70B: layers, width, and width of keys of its 8 groups
 PARAMS, CONTEXT = 70e9, 1024
-BATCHES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 GPUS = 8
 
 
-def used(batch: int) -> float:
-    """Of the GPUs' FLOP/s, the part that a decoding step of so many sequences can use."""
-    return cost.roofline_share(cost.decoding_intensity(PARAMS, batch, CONTEXT, LAYERS, WIDE, KV))
+def used(batch: int, context: int = CONTEXT) -> float:
+    """Of the GPUs' FLOP/s, the part that a decoding step of so many sequences can use, with so long caches."""
+    return cost.roofline_share(cost.decoding_intensity(PARAMS, batch, context, LAYERS, WIDE, KV))
 
 
 def tokens_a_second(batch: int) -> float:
@@ -137,12 +137,14 @@ def tokens_a_second(batch: int) -> float:
 def roofline() -> book.Figure:
     """Which part of its FLOP/s a GPU uses, by sequences that are written together."""
     said = (
-        f"With one sequence the GPUs use {used(1):.2%} of their FLOP/s, with 16 {used(16):.1%}, and with 256 "
-        f"{used(256):.0%}."
+        f"With one sequence the GPUs use {used(1):.2%} of their FLOP/s, with 16 sequences {used(16):.1%}, and with 256 "
+        f"{used(256):.0%}. If there were no caches to read, it would be {used(256, 0):.0%} with 256."
     )
-    return book.lines({"used": [(float(b), 100 * used(b)) for b in BATCHES]}, x="sequences written together",
-                      y="percent of the FLOP/s", log="xy", title="A 70B model writes on eight H100s",
-                      badge="simulated", sentence=said)  # fmt: skip
+    caches = {f"with caches of {CONTEXT:,} tokens": CONTEXT, "without caches to read": 0}
+    lines = {name: [(float(b), 100 * used(b, context)) for b in BATCHES] for name, context in caches.items()}
+    lines["all arithmetic busy"] = [(float(b), 100.0) for b in BATCHES]
+    return book.lines(lines, x="sequences written together", y="percent of the FLOP/s", log="xy",
+                      title="A 70B model writes on eight H100s", badge="simulated", sentence=said)  # fmt: skip
 
 
 # A token, drawn -----------------------------------------------------------------------------------------------------

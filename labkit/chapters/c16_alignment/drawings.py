@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import mean, stdev
 
 import torch
 
@@ -93,7 +92,6 @@ def _step(
 # What is better than expected ----------------------------------------------------------------------------------------
 
 EXPECTED, REWARD = (2.0, 2.5, 1.5), 3.0  # by the critic before each token, and what came in the end
-GROUP = (3.0, 1.0, 2.0, 1.0)  # rewards of four responses to the prompt, this one first
 LAMBDA = 0.95
 
 
@@ -106,14 +104,9 @@ def smoothed(lam: float = LAMBDA) -> list[float]:
     return [float(a) for a in advantages_bt[0]]
 
 
-def within_group() -> float:
-    """GRPO's advantage of the response, the same for each token."""
-    return (GROUP[0] - mean(GROUP)) / stdev(GROUP)
-
-
 def advantages() -> book.Player:
-    """From the critic's guesses and a reward to the advantage of each token; and GRPO's, without a critic."""
-    plain, soft, group = [REWARD - v for v in EXPECTED], smoothed(), within_group()
+    """From the critic's guesses and a reward to the advantage of each token."""
+    plain, soft = [REWARD - v for v in EXPECTED], smoothed()
     moments = (
         ((), "", "Before each token the critic says which reward it expects in the end: 2.0, 2.5 and 1.5. After the "
          "second token it had become less hopeful."),
@@ -121,16 +114,13 @@ def advantages() -> book.Player:
          f"expected before it: {_listed(plain)}."),
         (soft, f"smoothed, lambda = {LAMBDA}", "PPO does not trust a single guess. It averages over the guesses that "
          f"follow (generalized advantages): {_listed(soft)}. Here all tokens come out as better than expected."),
-        ([group] * 3, "within the group", f"GRPO has no critic. Four responses to this prompt had rewards of 3, 1, 2 "
-         f"and 1, so this one is {group:+.2f} standard deviations better than their mean, and each of its tokens gets "
-         "that advantage."),
     )  # fmt: skip
-    frames = [(_advantages(bars, name, said, n == 3), said) for n, (bars, name, said) in enumerate(moments)]
+    frames = [(_advantages(bars, name, said), said) for bars, name, said in moments]
     rows = [
-        {"token": t + 1, "expected before it": v, "came - expected": plain[t], "smoothed": soft[t], "GRPO": group}
+        {"token": t + 1, "expected before it": v, "came - expected": plain[t], "smoothed": soft[t]}
         for t, v in enumerate(EXPECTED)
     ]
-    return book.play(frames, title="Better than expected", badge="simulated", rows=rows, still=2)
+    return book.play(frames, title="Better than expected", badge="simulated", rows=rows, still=-1)
 
 
 def _listed(numbers: list[float]) -> str:
@@ -138,7 +128,7 @@ def _listed(numbers: list[float]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def _advantages(bars: Sequence[float], name: str, said: str, group: bool) -> str:
+def _advantages(bars: Sequence[float], name: str, said: str) -> str:
     svg = Svg(WIDTH, "Better than expected", said)
     items = [("what the critic expects", BLUE, "", ""), ("advantage", ORANGE, "/", "")]
     top = legend(svg, heading(svg, "simulated", said), items) + 16
@@ -146,14 +136,13 @@ def _advantages(bars: Sequence[float], name: str, said: str, group: bool) -> str
     svg.line(60, floor, 720, floor)
     for level in range(4):
         svg.text(50, floor - level * unit + 4, str(level), 11, "end")
-    if bars and not group:
+    if bars:
         svg.line(60, floor - REWARD * unit, 720, floor - REWARD * unit, dash="6 4", width=1.6)
         svg.text(716, floor - REWARD * unit - 6, f"the reward: {REWARD:g}", 12, "end")
     for t, value in enumerate(EXPECTED):
         x = 100 + t * 200
-        if not group:
-            svg.rect(x, floor - value * unit, 60, value * unit, BLUE, "", ON_COLOUR)
-            svg.text(x + 30, floor - value * unit + 18, f"{value:.1f}", 12, "middle", on_colour=True)
+        svg.rect(x, floor - value * unit, 60, value * unit, BLUE, "", ON_COLOUR)
+        svg.text(x + 30, floor - value * unit + 18, f"{value:.1f}", 12, "middle", on_colour=True)
         if bars:
             svg.rect(x + 66, floor - bars[t] * unit, 60, bars[t] * unit, ORANGE, "/", ON_COLOUR)
             svg.text(x + 96, floor - bars[t] * unit - 6, f"{bars[t]:+.2f}", 12, "middle", bold=True)

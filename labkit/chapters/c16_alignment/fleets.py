@@ -38,6 +38,11 @@ def _two_pools(size: int, readers: int) -> Placement:
     return Placement(trainers, rest, rest, trainers)
 
 
+def places(where: str, size: int) -> Placement:
+    """Which of so many ranks have which model."""
+    return WHERE[where](size)
+
+
 def allowed(world_size: int, transport: str, seed: int) -> None:
     """Raises ParameterError for parameters that the chapter's pictures and runs have no room for."""
     book.allow({
@@ -86,7 +91,7 @@ def _bytes(module: Any) -> int:
 def one_step(group: Group, where: str | Placement, longest: int = LONGEST) -> Told:
     """The loop of the chapter's first cell, for the runs that stand beside it."""
     with one_thread():
-        placement = WHERE[where](group.size) if isinstance(where, str) else where
+        placement = places(where, group.size) if isinstance(where, str) else where
         fleet = Fleet(placement, group, model, seconds=SECONDS)
         for step, tokens in enumerate((1, longest)):
             group.step(step)
@@ -183,6 +188,15 @@ def loads_of(results: Sequence[Told]) -> list[ChunkLoad]:
     samples = {s.sequence: s for one in results for s in one.samples}
     ids, each = list(PROMPTS), PPO_STEP.chunk
     return [load([samples[i] for i in ids[n : n + each]]) for n in range(0, len(ids), each)]
+
+
+def evened(results: Sequence[Told]) -> float:
+    """The part of the time that ranks with all four models would work, if all these responses were equally long."""
+    loads = loads_of(results)
+    longest = round(sum(one.responses for one in loads) / sum(one.sequences for one in loads))
+    prompt = len(PROMPTS[0])
+    even = [ChunkLoad(n := one.sequences, n * (prompt + longest), n * longest, longest) for one in loads]
+    return foretold(Placement.colocated(len(results)), even).utilization
 
 
 def foretold(placement: Placement, loads: Sequence[ChunkLoad]) -> StepTimeline:

@@ -15,9 +15,9 @@ import labkit
 from labkit import Group, book
 from labkit.align import PolicyLoss, masked_sums, token_logprobs
 from labkit.align.batching import padded
-from labkit.align.fleet import Fleet, Report
+from labkit.align.fleet import GRPO, Fleet, Report
 from labkit.align.rollout import Sampling
-from labkit.align.task import END, PROMPT, ROOM, Task, accuracy, mean_truth, prepared, truth
+from labkit.align.task import END, PROMPT, ROOM, Pair, Task, accuracy, mean_truth, preferences, prepared, truth
 from labkit.align.task.reward_model import rewards_of_pairs
 from labkit.book.drawing.tables import Row
 from labkit.cost import Estimate
@@ -28,12 +28,17 @@ RATES = {"policy": 1e-3, "critic": 2e-3}  # of Adam
 BATCH = 16  # prompts of a step
 
 
-def _prepare(group: Group, seed: int) -> Task:
-    return prepared(seed)
+NEW_PAIRS = 96
+
+
+def _prepare(group: Group, seed: int) -> tuple[Task, list[Pair]]:
+    task = prepared(seed)
+    return task, preferences(task.policy, NEW_PAIRS, seed=1_000 + seed)
 
 
 def prepare(seed: int) -> labkit.Job:
-    """Begin with `prepared` on a rank of its own, which nobody has to wait for until the models are needed."""
+    """Begin with `prepared`, and with pairs that no model learns from, on a rank of its own: nobody has to wait for it
+    until the models are needed."""
     return labkit.start(_prepare, 1, seed, transport="local")
 
 
@@ -95,9 +100,14 @@ class Beginning:
         return [(t - self.truth) / self.deviation for t in truths(run.results)]
 
 
+def at_the_end(line: Sequence[float]) -> float:
+    """The mean of the last three steps, to one digit more than is said of it."""
+    return round(mean(line[-3:]), 2) + 0.0
+
+
 def learned_said(run: Any, begin: Beginning) -> str:
     """Rewards, the truth and the KL in the end."""
-    reward, true = (mean(line[-3:]) for line in (begin.rewards(run), begin.truths(run)))
+    reward, true = (at_the_end(line) for line in (begin.rewards(run), begin.truths(run)))
     kl = run.results[0][-1].kl
     return (
         f"In the last three steps the reward is **{reward:+.2f}** standard deviations above the beginning, and the "
@@ -117,6 +127,20 @@ def _by_step(lines: Mapping[str, Sequence[float]]) -> str:
     return (
         ". ".join(f"The {name} is highest in step {k + 1}, at {lines[name][k]:+.2f}" for name, k in most.items()) + "."
     )
+
+
+GRPO_STEPS = 12
+FOUR_EACH = GRPO(responses=4, beta=0.1)  # responses to a prompt
+
+
+def side_by_side(runs: Mapping[str, Any], task: Task) -> book.Figure:
+    """The truth by step, a line for each run."""
+    begin = Beginning.of(task)
+    lines = {name: begin.truths(run) for name, run in runs.items()}
+    ends = ", ".join(f"{name} {at_the_end(line):+.1f}" for name, line in lines.items())
+    return book.lines(lines, x="step", y="truth, in standard deviations above the beginning", badge="measured",
+                      title="GRPO with two kinds of advantages",
+                      sentence=f"How far the truth has risen in the end, by advantage: {ends}.")  # fmt: skip
 
 
 # Pairs, and a model that learned from them ---------------------------------------------------------------------------
@@ -189,15 +213,22 @@ def clip_curve(clipped_loss: Callable[..., Tensor], clip: float = 0.2) -> book.F
             except Exception:  # a reader's, that is not right yet: the check has said what is wrong
                 return "A function that returns no number cannot be drawn."
         lines[name] = points
-    flat = {name: [x for (x, a), (_, b) in pairwise(line) if abs(a - b) < 1e-6] for name, line in lines.items()}
-    good, bad = flat.values()
-    said = (
-        f"With a good advantage the objective rises with the ratio up to {good[0]:g}, and is flat above it. With a bad "
-        f"one it is flat below {bad[-1] + 0.05:g}, and falls above it."
-        if good and bad else "The objective is flat nowhere, so nothing stops a token from going too far."
-    )  # fmt: skip
+    good, bad = map(_course, lines.values())
+    said = f"With a good advantage the objective {good}. With a bad one it {bad}."
     return book.lines(lines, x="ratio of the probabilities, now over before", y="what is to become larger",
                       title="PPO's objective for one token", badge="simulated", sentence=said)  # fmt: skip
+
+
+def _course(line: Sequence[tuple[float, float]]) -> str:
+    """Where a curve rises, falls and is flat, in words."""
+    parts: list[list[Any]] = []
+    for (x, a), (to, b) in pairwise(line):
+        how = "is flat" if abs(a - b) < 1e-6 else "rises" if b > a else "falls"
+        if parts and parts[-1][0] == how:
+            parts[-1][2] = to
+        else:
+            parts.append([how, x, to])
+    return ", then ".join(f"{how} from {x:g} to {to:g}" for how, x, to in parts)
 
 
 DPO_STEPS, PAIRS = 24, 32  # steps, and pairs in each of them on all ranks together

@@ -131,7 +131,7 @@ def batch_said(run: Any) -> str:
     worked = [one.worked for one in found]
     slowest = max(range(len(found)), key=lambda r: worked[r])
     waited = (
-        "All ranks worked equally long."
+        f"All ranks worked equally long, {seconds_text(max(worked))}."
         if max(worked) - min(worked) < 1e-9
         else f"Rank {slowest} worked longest, {seconds_text(worked[slowest])}, and the others waited for it: on "
         f"average the ranks worked {sum(worked) / len(worked) / max(worked):.0%} of that time."
@@ -141,6 +141,17 @@ def batch_said(run: Any) -> str:
         f"padding. {waited} The loss is {sum(one.loss for one in found):.5f} and the norm of the gradient "
         f"{found[0].norm:.5f}."
     )
+
+
+def longest(pack: Pack | None, mix: str, deal: str, ranks: int = 4) -> int:
+    """Positions of the rank with most of them: packed, or else padded to the longest of the batch."""
+    most = 0
+    for mine in dealt(mix, deal, ranks):
+        sizes = [MIXES[mix][i] for i in mine]
+        rows = pack(sizes, ROOM) if pack else [[i] for i in range(len(mine))]
+        wide = max(sum(sizes[i] for i in row) for row in rows) if pack else max(MIXES[mix])
+        most = max(most, len(rows) * wide)
+    return most
 
 
 def padding(pack: Pack, mix: str, deal: str, ranks: int = 4) -> float:
@@ -156,7 +167,7 @@ def padding(pack: Pack, mix: str, deal: str, ranks: int = 4) -> float:
 def batch(run: Any) -> book.Figure:
     """The rows of each rank: sequences, and what is padding."""
     found: list[Batch] = run.results
-    said = batch_said(run).replace("**", "")
+    said = f"{sum(len(one.rows) for one in found)} rows on {len(found)} ranks. What is crossed out is padding."
     rows: list[Row] = [
         {"rank": rank, "rows": len(one.rows), "sequences": sum(map(len, one.rows)), "tokens": one.tokens,
          "positions": one.positions, "worked": seconds_text(one.worked)}

@@ -1,4 +1,4 @@
-"""What chapter 16 asks its reader to write: attention of the newest token, PPO's loss, DPO's loss, and packing."""
+"""What chapter 16 asks its reader to write: attention of the newest token, packing, and the losses of PPO and DPO."""
 
 from __future__ import annotations
 
@@ -110,7 +110,99 @@ def attend_next(q_hk: Tensor, k_gk: Tensor, v_gk: Tensor, cache: Cache) -> Tenso
     return torch.einsum("ht,thk->hk", scores_ht.softmax(dim=1), values_thk)
 
 
-# 2: PPO's loss, as a share -------------------------------------------------------------------------------------------
+# 2: rows of several sequences ----------------------------------------------------------------------------------------
+
+CASES: tuple[tuple[list[int], int], ...] = (
+    ([5, 3, 2, 2], 8), ([7, 5, 3], 8), ([2, 8, 6, 3, 5], 8), ([4, 4, 4, 4], 8), ([1], 8), ([8, 8], 8),
+    ([2, 3, 7, 5, 6, 1, 4], 10), ([3, 5, 2, 6, 4, 4], 12),
+)  # fmt: skip
+
+
+BEYOND = "an index that does not exist"
+
+
+def long_ones_come_first(student: Reader) -> str:
+    cases = list(CASES)
+    parts = [cases[0::2], cases[1::2]]  # each rank packs batches of its own
+    run = student.through("pack", 2, parts, _each)
+    for mine, found in zip(parts, run.results, strict=True):
+        for (lengths, room), rows in zip(mine, found, strict=True):
+            _a_packing(student, lengths, room, rows)
+    return f"{len(CASES)} batches lie in the rows of first-fit decreasing: every sequence in one row, no row too full."
+
+
+def _each(fn: Callable[..., Any], cases: Sequence[tuple[list[int], int]], group: Group) -> list[Any]:
+    found = []
+    for lengths, room in cases:
+        try:
+            found.append(fn(list(lengths), room))
+        except IndexError:
+            found.append(BEYOND)
+    return found
+
+
+def _a_packing(student: Reader, lengths: list[int], room: int, rows: Any) -> None:
+    what = f"With lengths {lengths} and room for {room}"
+    if rows == BEYOND:
+        raise NotRight(f"{what}: your function used an index that does not exist. Do your rows hold lengths? Put the "
+                       "indices of the sequences into them.")  # fmt: skip
+    plain = isinstance(rows, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in rows)
+    student.expect(plain and all(isinstance(i, int) for row in rows for i in row),
+                   "{what}: return a list of rows, each a list of indices into `lengths`.", what=what)  # fmt: skip
+    placed = sorted(i for row in rows for i in row)
+    if placed != list(range(len(lengths))):
+        if sorted(lengths[i] if 0 <= i < len(lengths) else -1 for i in placed) != sorted(lengths) and sorted(
+            n for row in rows for n in row
+        ) == sorted(lengths):
+            raise NotRight(f"{what}: your rows hold lengths. Put the indices of the sequences into them.")
+        raise NotRight(f"{what}: each index from 0 to {len(lengths) - 1} must stand in exactly one row, and you have "
+                       f"{placed}.")  # fmt: skip
+    full = next((row for row in rows if sum(lengths[i] for i in row) > room), None)
+    if full is not None:
+        raise NotRight(
+            f"{what}: row {list(full)} has {sum(lengths[i] for i in full)} tokens, more than there is room for."
+        )
+    right = _first_fit(lengths, room, decreasing=True)
+    got = sorted(sorted(lengths[i] for i in row) for row in rows)
+    if got == sorted(sorted(lengths[i] for i in row) for row in right):
+        return
+    if got == sorted(sorted(lengths[i] for i in row) for row in _first_fit(lengths, room, decreasing=False)):
+        raise NotRight(f"{what}: you took the sequences in the order in which they came. Take the longest first: it is "
+                       "the hardest to place.")  # fmt: skip
+    if got == sorted(sorted(lengths[i] for i in row) for row in _first_fit(lengths, room, decreasing=True, spare=1)):
+        raise NotRight(f"{what}: a sequence that fills a row exactly has room in it, too.")
+    if len(rows) == len(lengths):
+        raise NotRight(f"{what}: every sequence has a row of its own. Look for a row that has room first.")
+    raise NotRight(f"{what}: first-fit decreasing gives {[[lengths[i] for i in row] for row in right]} by lengths, and "
+                   f"you have {[[lengths[i] for i in row] for row in rows]}. Each goes into the *first* row with "
+                   "room.")  # fmt: skip
+
+
+def _first_fit(lengths: Sequence[int], room: int, decreasing: bool, spare: int = 0) -> list[list[int]]:
+    """What the check compares with; without `decreasing`, the well-known slip."""
+    rows: list[list[int]] = []
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i]) if decreasing else range(len(lengths))
+    for i in order:
+        fits = [row for row in rows if sum(lengths[j] for j in row) + lengths[i] <= room - spare]
+        fits[0].append(i) if fits else rows.append([i])
+    return rows
+
+
+@you_write(long_ones_come_first)
+def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Rows of indices: the longest first, each into the first row with room."""
+    rows = []  # type: ignore[var-annotated]
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        for row in rows:
+            if sum(lengths[j] for j in row) + lengths[i] <= room:
+                row.append(i)
+                break
+        else:
+            rows.append([i])
+    return rows
+
+
+# 3: PPO's loss, as a share -------------------------------------------------------------------------------------------
 
 CLIP = 0.2
 # The columns of a token: log-probability now and before, advantage, and whether it counts.
@@ -228,7 +320,7 @@ def clipped_loss(
     return -objective[mask].sum() / total
 
 
-# 3: DPO's loss -------------------------------------------------------------------------------------------------------
+# 4: DPO's loss -------------------------------------------------------------------------------------------------------
 
 BETA = 0.1
 
@@ -297,83 +389,3 @@ def dpo_loss(
     """The mean of DPO's loss over pairs, from log-probabilities of whole responses."""
     margins = (chosen - ref_chosen) - (rejected - ref_rejected)
     return -F.logsigmoid(beta * margins).mean()
-
-
-# 4: rows of several sequences ----------------------------------------------------------------------------------------
-
-CASES: tuple[tuple[list[int], int], ...] = (
-    ([5, 3, 2, 2], 8), ([7, 5, 3], 8), ([2, 8, 6, 3, 5], 8), ([4, 4, 4, 4], 8), ([1], 8), ([8, 8], 8),
-    ([2, 3, 7, 5, 6, 1, 4], 10), ([3, 5, 2, 6, 4, 4], 12),
-)  # fmt: skip
-
-
-def long_ones_come_first(student: Reader) -> str:
-    cases = list(CASES)
-    parts = [cases[0::2], cases[1::2]]  # each rank packs batches of its own
-    run = student.through("pack", 2, parts, _each)
-    for mine, found in zip(parts, run.results, strict=True):
-        for (lengths, room), rows in zip(mine, found, strict=True):
-            _a_packing(student, lengths, room, rows)
-    return f"{len(CASES)} batches lie in the rows of first-fit decreasing: every sequence in one row, no row too full."
-
-
-def _each(fn: Callable[..., Any], cases: Sequence[tuple[list[int], int]], group: Group) -> list[Any]:
-    return [fn(list(lengths), room) for lengths, room in cases]
-
-
-def _a_packing(student: Reader, lengths: list[int], room: int, rows: Any) -> None:
-    what = f"With lengths {lengths} and room for {room}"
-    plain = isinstance(rows, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in rows)
-    student.expect(plain and all(isinstance(i, int) for row in rows for i in row),
-                   "{what}: return a list of rows, each a list of indices into `lengths`.", what=what)  # fmt: skip
-    placed = sorted(i for row in rows for i in row)
-    if placed != list(range(len(lengths))):
-        if sorted(lengths[i] if 0 <= i < len(lengths) else -1 for i in placed) != sorted(lengths) and sorted(
-            n for row in rows for n in row
-        ) == sorted(lengths):
-            raise NotRight(f"{what}: your rows hold lengths. Put the indices of the sequences into them.")
-        raise NotRight(f"{what}: each index from 0 to {len(lengths) - 1} must stand in exactly one row, and you have "
-                       f"{placed}.")  # fmt: skip
-    full = next((row for row in rows if sum(lengths[i] for i in row) > room), None)
-    if full is not None:
-        raise NotRight(
-            f"{what}: row {list(full)} has {sum(lengths[i] for i in full)} tokens, more than there is room for."
-        )
-    right = _first_fit(lengths, room, decreasing=True)
-    got = sorted(sorted(lengths[i] for i in row) for row in rows)
-    if got == sorted(sorted(lengths[i] for i in row) for row in right):
-        return
-    if got == sorted(sorted(lengths[i] for i in row) for row in _first_fit(lengths, room, decreasing=False)):
-        raise NotRight(f"{what}: you took the sequences in the order in which they came. Take the longest first: it is "
-                       "the hardest to place.")  # fmt: skip
-    if got == sorted(sorted(lengths[i] for i in row) for row in _first_fit(lengths, room, decreasing=True, spare=1)):
-        raise NotRight(f"{what}: a sequence that fills a row exactly has room in it, too.")
-    if len(rows) == len(lengths):
-        raise NotRight(f"{what}: every sequence has a row of its own. Look for a row that has room first.")
-    raise NotRight(f"{what}: first-fit decreasing gives {[[lengths[i] for i in row] for row in right]} by lengths, and "
-                   f"you have {[[lengths[i] for i in row] for row in rows]}. Each goes into the *first* row with "
-                   "room.")  # fmt: skip
-
-
-def _first_fit(lengths: Sequence[int], room: int, decreasing: bool, spare: int = 0) -> list[list[int]]:
-    """What the check compares with; without `decreasing`, the well-known slip."""
-    rows: list[list[int]] = []
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i]) if decreasing else range(len(lengths))
-    for i in order:
-        fits = [row for row in rows if sum(lengths[j] for j in row) + lengths[i] <= room - spare]
-        fits[0].append(i) if fits else rows.append([i])
-    return rows
-
-
-@you_write(long_ones_come_first)
-def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Rows of indices: the longest first, each into the first row with room."""
-    rows = []  # type: ignore[var-annotated]
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        for row in rows:
-            if sum(lengths[j] for j in row) + lengths[i] <= room:
-                row.append(i)
-                break
-        else:
-            rows.append([i])
-    return rows

@@ -199,7 +199,7 @@ def decode(codes: Tensor, format: Format | str) -> Tensor:
     """The numbers of codes (any whole-number dtype), as float32."""
     format = named(format)
     if format.bits <= 16:
-        return _table(format)[codes.int()]
+        return _table(format).index_select(0, codes.flatten().int()).view(codes.shape)
     return _meant(codes.to(torch.int64), format)
 
 

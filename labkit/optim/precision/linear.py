@@ -77,7 +77,7 @@ def low_precision(
 ) -> Scales:
     """Replace every `nn.Linear` of the model by one in few bits, but for those whose name ends in one of `keep`.
 
-    Call it before the model is wrapped (`DataParallel(model, group)`), and `agree()` of what it returns after every
+    Call it before the model is wrapped (`DataParallel(model, group)`), and `spoilt()` of what it returns after every
     backward pass. The parameters stay what they are, and keep their names. Raises RefusedError if nothing is left.
     """
     scales = Scales(group)

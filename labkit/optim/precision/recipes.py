@@ -5,7 +5,7 @@
                Engine). A tensor that grows faster than its history saturates, once
     fixed      one number for the whole run: right for one size, and every other overflows or underflows
 
-A tensor whose parts lie on several ranks has one scale only if the ranks agree on its amax. `Scales.agree` sends all
+A tensor whose parts lie on several ranks has one scale only if the ranks agree on its amax. `Scales.spoilt` sends all
 amaxes of a model in one all-reduce of their maximum, after the backward pass; where one of them is not finite, on
 whatever rank, all ranks learn of it and none of them takes the step.
 """
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce
-from labkit.optim.precision.formats import E4M3, E5M2, FP32, Format, decode, named, round_to
+from labkit.optim.precision.formats import E4M3, E5M2, FP32, Format, named, round_to
 from labkit.optim.precision.scaling import Scaled, quantize, scale_for
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
@@ -95,7 +95,7 @@ class TensorScale:
         """x in the format with its scale, or rounded only where that has more than 8 bits. remember: its amax.
 
         What is not finite spoils the step in any format. x stays as it is then, so that the products show it, and
-        `Scales.agree` tells.
+        `Scales.spoilt` tells.
         """
         x = x.detach()
         amax = x.abs().max() if x.numel() else x.new_zeros(())
@@ -107,13 +107,17 @@ class TensorScale:
             return x if self.format == FP32 else round_to(x, self.format, overflow="special")
         scale = self.scale(amax)
         q = quantize(x, self.format, scale=scale)
-        self.lost = Lost(
-            x.numel(),
-            int(((decode(q.codes, self.format).view(x.shape) == 0) & (x != 0)).sum()),
-            int((x.abs() * scale > self.format.max).sum()),
-            int((x == 0).sum()),
-        )
+        self.lost = _lost(x, q, amax)
         return q
+
+
+def _lost(x: Tensor, q: Scaled, amax: Tensor) -> Lost:
+    """What became of x, whose largest number is amax. A code is 0 where all of its bits but the sign are."""
+    there = int(x.count_nonzero())
+    came = int((q.codes & (2 ** (q.format.bits - 1) - 1)).count_nonzero())
+    most = q.format.max
+    over = int((x.abs() * q.scale > most).sum()) if (amax * q.scale).item() > most else 0
+    return Lost(x.numel(), there - came, over, x.numel() - there)
 
 
 def _largest(*amaxes: float | None) -> float:
@@ -136,11 +140,11 @@ class Scales:
     def __iter__(self) -> Iterator[tuple[str, TensorScale]]:
         return iter(self.of.items())
 
-    def agree(self) -> tuple[str, ...]:
-        """After a backward pass, on every rank: put this step's amaxes into the histories.
+    def spoilt(self) -> tuple[str, ...]:
+        """After a backward pass, on every rank: the names of tensors with a number that is not finite on any rank.
 
-        Returns the names of tensors with a number that is not finite, the same on all ranks; the histories keep what
-        they had, and the step must be skipped. Bytes: an all-reduce of 4 for each tensor.
+        All ranks get the same names. Where there are none, this step's amaxes go into the histories; else these keep
+        what they had, and the step must be skipped. Bytes: an all-reduce of 4 for each tensor.
         """
         amaxes = torch.tensor(
             [t.pending or 0.0 for t in self.of.values()], device=self.group.device if self.group else None

@@ -27,7 +27,8 @@ class Parts:
     def __init__(self, group: Messenger, whole: Tensor):
         self.group, self.whole, self.staged = group, whole, group._check("exchange", whole)
         raw: Any = as_bytes(whole)
-        self.raw = raw if self.staged else memoryview(raw.numpy())
+        sockets = group.context.transport.host_memory and not self.staged
+        self.raw = memoryview(raw.numpy()) if sockets else raw
         self.code, self.itemsize, self.nbytes = CODES[whole.dtype], whole.itemsize, whole.nbytes
         self.place = -1 if group._places is None else group._places.find(whole) * self.itemsize
         self.parent = group.context.enclosing()

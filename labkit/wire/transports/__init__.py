@@ -11,13 +11,15 @@ import functools
 import importlib
 import pkgutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import RefusedError, WaitTimeout
 
 if TYPE_CHECKING:
+    import torch
+
     from ..message import Message
     from .epoch import Epoch
 
@@ -51,6 +53,10 @@ class Lane(Protocol):
     def close(self) -> None:
         """Give back what the lane holds."""
 
+    def open(self, members: Sequence[int]) -> None:
+        """The lane's members, by world rank, in the order of the group; said once, before any message."""
+        return
+
     # of a transport that is `rebuildable`
 
     def leave(self, peers: list[int]) -> None:
@@ -68,6 +74,7 @@ class Transport(Protocol):
     rebuildable: groups can be left and formed anew, what a failed one left behind reaches nobody, and `limit` is kept.
     numbers_messages: a message is known by its number, so that none is taken for one before it that is missing.
     host_memory: it moves bytes from and to host memory only; tensors elsewhere go by way of it (`staging`).
+    device: where the rank's tensors live, if the transport says so and not the engine.
     """
 
     rank: int
@@ -75,6 +82,7 @@ class Transport(Protocol):
     rebuildable: bool = False
     numbers_messages: bool = False
     host_memory: bool = True
+    device: torch.device | None = None
 
     def lane(self, key: int, lane: int, timeout: float, epoch: Epoch | None = None) -> Lane:
         """One lane of the group `key`. timeout: seconds, the longest single wait."""
@@ -134,7 +142,9 @@ class Kind:
     """A transport that can be asked for.
 
     device: of the tensors that it moves. own_sockets: it uses `Site.sockets`. carries_time: its messages can carry
-    their sender's time, which a virtual clock and emulated links ask for.
+    their sender's time, which a virtual clock and emulated links ask for. listed: readers are told of it.
+    process_groups: registers the backend of torch.distributed for the world's process group, if that is not the
+    device's own, and returns its name.
     """
 
     name: str
@@ -142,6 +152,8 @@ class Kind:
     device: str = "cpu"
     own_sockets: bool = False
     carries_time: bool = True
+    listed: bool = True
+    process_groups: Callable[[], str] | None = None
 
 
 def too_late(rank: int, peer: int, limit: float, longest: float) -> WaitTimeout:

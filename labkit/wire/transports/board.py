@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-RECORD = 1024  # bytes of an entry: a divisor of every page size
+RECORD = 4096  # bytes of an entry: a divisor of every page size
 PAUSE, LONGEST = 0.0005, 0.02  # seconds between two looks for an entry: the first pause, and what it grows to
 
 

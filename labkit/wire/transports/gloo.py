@@ -56,7 +56,7 @@ class GlooTransport(Transport):
         self.alive = alive or (lambda peer: True)
         # Elsewhere the supervisor finds who waits in vain, and takes a message that was dropped for none at all.
         self.numbers_messages = alive is not None
-        self.device = dist.ProcessGroupGloo.create_default_device(lazy_init=False)  # one listener for all connections
+        self.listener = dist.ProcessGroupGloo.create_default_device(lazy_init=False)  # one listener for all connections
         self.abandoned = set[Link]()
         self._lanes: list[GlooLane] = []
         self._over = threading.Event()

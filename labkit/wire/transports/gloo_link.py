@@ -138,7 +138,7 @@ class Link:
     def _construct(self, prefix: str) -> Any:
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=CONNECT)
-        options._devices = [self.lane.transport.device]
+        options._devices = [self.lane.transport.listener]
         options._threads = 0  # they run collectives, and here are only messages
         self.constructing = True
         try:

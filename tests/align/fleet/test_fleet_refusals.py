@@ -81,6 +81,18 @@ def test_where_all_rewards_are_equal_nothing_is_left_and_the_step_is_skipped_on_
 
 
 @pytest.mark.ranks
+def test_advantages_of_another_shape_are_refused_on_every_rank():
+    def work(group):
+        fleet = Fleet(Placement.colocated(group.size, critic=False), group, make)
+        with pytest.raises(ValueError, match="one for each reward") as why:
+            grpo_step(fleet, PROMPTS, HOW, GRPO(responses=2), advantages=lambda rewards_pg: rewards_pg.mean(1))
+        return str(why.value)
+
+    first, second = labkit.launch(work, 2, transport="local").results
+    assert first == second and "advantages of shape (1,)" in first and "(1, 2)" in first
+
+
+@pytest.mark.ranks
 def test_dpo_refuses_an_empty_batch_a_long_pair_and_nan():
     def work(group):
         fleet, words = Fleet(Placement((0, 1), (1,)), group, make), []

@@ -125,6 +125,18 @@ def test_a_step_of_grpo(placement, mean):
     close(weights["policy"], updated(policy, told.loss))
 
 
+def test_advantages_of_ones_own_are_those_that_are_learned_from():
+    grpo = GRPO(responses=3, prompts=2, epochs=1, minibatches=1, budget=64)
+    policy, reference, reward = (make(role) for role in ("policy", "reference", "reward"))
+    tokens, mask = rows(written(asked(PROMPTS, 3)))
+    old, fixed = (token_logprobs(m(tokens), tokens).detach() for m in (policy, reference))
+    advantages = 2 * masked_sums(reward(tokens), mask)  # not even their mean taken away
+    told = grpo_loss(token_logprobs(policy(tokens), tokens), old, fixed, advantages, mask, int(mask.sum()), "token")
+    places = Placement.colocated(2, critic=False)
+    _, weights = on(places, lambda fleet: grpo_step(fleet, PROMPTS, HOW, grpo, advantages=lambda r: 2 * r))
+    close(weights["policy"], updated(policy, told.loss))
+
+
 def test_responses_of_an_older_policy_are_weighted():
     grpo = GRPO(responses=3, prompts=2, epochs=1, minibatches=1)
     policy, reference, reward = (make(role) for role in ("policy", "reference", "reward"))
