@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import math
 import threading
 import time
 import zlib
@@ -197,7 +198,7 @@ class GlooLane(Lane):
             if m.error is not None:
                 raise self._lost(m, m.error) from m.error
             for work in m.works:
-                work.wait(timedelta(milliseconds=max(1, int(1000 * (end - time.monotonic())))))
+                work.wait(timedelta(milliseconds=max(1, math.ceil(1000 * (end - time.monotonic())))))
         except WireError:
             raise
         except RuntimeError as why:
