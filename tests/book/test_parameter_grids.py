@@ -37,7 +37,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {  # both ends of what the cell `parame
     "13": [{"world_size": 2, "batch": 64}, GLOO | {"rows": 4000}, {"world_size": 7, "seed": 1}, {"batch": 2048}],
     "14": [{"world_size": 2, "steps": 20, "seed": 1}, GLOO | {"steps": 20}, {"world_size": 7, "steps": 20, "seed": 3}],
     "15": [{"world_size": 2, "tokens": 1e9}, GLOO, {"world_size": 7, "seed": 1}, {"world_size": 6}],
-    "16": [{"world_size": 4, "seed": 1}, {"world_size": 7, "transport": "gloo"}, {"seed": 2}],
+    "16": [{"world_size": 4, "seed": 1}, {"world_size": 4, "transport": "gloo"}, {"seed": 2}],
     "17": [{"world_size": 4, "steps": 4, "slow_factor": 1.5}, {"world_size": 8, "seed": 1}],
     "18": [{"world_size": 2, "steps": 6, "megabytes": 8}, {"world_size": 8, "seed": 1}],
     "19": [{"replicas": 2, "ranks": 1}, {"replicas": 6, "seed": 1}],

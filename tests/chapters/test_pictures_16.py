@@ -100,7 +100,7 @@ def test_lengths_that_are_equal_stay_as_they_are():
     assert fleets.evened(one_long) == plain  # 15 of 8 tokens and one of 24: 9 on average
 
 
-@pytest.mark.parametrize("size", range(4, 9))
+@pytest.mark.parametrize("size", [4, 8])
 def test_every_placement_gives_every_rank_a_model(size):
     for where in fleets.WHERE:
         placement = fleets.places(where, size)
@@ -486,6 +486,8 @@ def test_the_panels_run_and_say_what_they_saw(task):
         before = bench.text
         bench.set(where="all four on every rank", longest=8)
         assert "ranks worked" in before and bench.text != before
+    slowest = placed("a pool for each, same sizes", longest=48)
+    assert fleets.last_step(slowest).axis < fleets.AXIS  # so that lengths can be compared
 
     def one_batch(group, mix=lengths.HELL, way=lengths.WAYS[0], deal="same number each"):
         mine = lengths.dealt(mix, deal, group.size)[group.rank]
@@ -495,10 +497,11 @@ def test_the_panels_run_and_say_what_they_saw(task):
         assert "88% was padding" in bench.text
 
     def learn(group, beta=0.05, steps=16, judge="sound"):
-        return [Seen(1.0 * n, 0.1 * n, (0.3,)) for n in range(4)]
+        return [Seen(1.0 * n, 0.1 * n, (0.3, 0.25 * n), ("first", f"word {n}")) for n in range(4)]
 
     with closing(panels.learn(learn, task)) as bench:
         assert "standard deviations" in bench.text
+        assert re.search(r"word 3 +0.75", bench.text) and "word 2" not in bench.text
     with closing(panels.nobody_waits(partial(go, task))) as bench:
         assert "updates took" in bench.text
 
@@ -519,6 +522,6 @@ def test_parameters_are_refused_in_a_sentence():
     ):  # fmt: skip
         with pytest.raises(book.ParameterError, match=words):
             fleets.run_at(placement, "local", 4)
-    for values, words in (((3, "local", 0), "4 to 8"), ((8, "nccl", 0), "transport"), ((8, "local", -1), "seed")):
+    for values, words in (((7, "local", 0), "4 or 8"), ((8, "nccl", 0), "transport"), ((8, "local", -1), "seed")):
         with pytest.raises(book.ParameterError, match=words):
             fleets.allowed(*values)

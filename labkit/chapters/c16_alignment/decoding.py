@@ -120,7 +120,7 @@ def passes(run: Any) -> book.Figure:
 
 LAYERS, WIDE, KV = 80, 8192, 1024  # of Llama-2-70B: layers, width, and width of keys of its 8 groups
 PARAMS, CONTEXT = 70e9, 1024
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 GPUS = 8
 
 

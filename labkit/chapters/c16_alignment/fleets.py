@@ -22,6 +22,7 @@ NETWORK = partial(Network, ranks_per_node=1, inter=Link(1e9, 20e-6))
 PPO_STEP = PPO(chunk=1, minibatches=1)
 PROMPTS = {i: tuple((3 * i + j) % 32 for j in range(8)) for i in range(16)}
 LONGEST = 32  # tokens of a response, where nothing else is chosen
+AXIS = 0.55  # seconds that the first panel shows, whatever is chosen there
 END = 5  # the token after which a response ends
 
 WHERE = {
@@ -46,7 +47,7 @@ def places(where: str, size: int) -> Placement:
 def allowed(world_size: int, transport: str, seed: int) -> None:
     """Raises ParameterError for parameters that the chapter's pictures and runs have no room for."""
     book.allow({
-        "world_size is a number from 4 to 8": world_size in range(4, 9),
+        "world_size is 4 or 8": world_size in (4, 8),
         'transport is "local" or "gloo"': transport in ("local", "gloo"),
         "seed is a whole number, 0 or more": isinstance(seed, int) and seed >= 0,
     })  # fmt: skip

@@ -49,15 +49,18 @@ def how(step: int) -> Sampling:
 
 @dataclass(frozen=True)
 class Seen:
-    """Of a step, on one rank: the mean reward, the KL in nats, and the truth of each response of this rank."""
+    """Of a step, on one rank: the mean reward, the KL in nats, the truth of each response of this rank, and some of
+    the responses."""
 
     reward: float
     kl: float
     truths: tuple[float, ...]
+    shown: tuple[str, ...] = ()
 
 
 def seen(report: Report) -> Seen:
-    return Seen(report.reward, report.kl, tuple(truth(s.tokens, ROOM) for s in report.samples))
+    truths = tuple(truth(s.tokens, ROOM) for s in report.samples)
+    return Seen(report.reward, report.kl, truths, tuple(_shown(s.tokens) for s in report.samples[:2]))
 
 
 def truths(results: Sequence[Sequence[Seen]]) -> list[float]:
@@ -120,6 +123,16 @@ def learned(run: Any, begin: Beginning) -> book.Figure:
     lines = {"reward": begin.rewards(run), "truth": begin.truths(run)}
     return book.lines(lines, x="step", y="standard deviations above the beginning", badge="measured",
                       title="What the reward model says, and what is true", sentence=_by_step(lines))  # fmt: skip
+
+
+def written(run: Any) -> book.Table | str:
+    """Some responses of the last step, and how good they truly are."""
+    last = [one[-1] for one in run.results]
+    rows: list[Row] = [
+        {"response": text, "truth": f"{true:.2f}"}
+        for one in last for text, true in zip(one.shown, one.truths, strict=False)
+    ]  # fmt: skip
+    return book.Table(rows, caption="What the policy writes in the last step (measured)") if rows else ""
 
 
 def _by_step(lines: Mapping[str, Sequence[float]]) -> str:

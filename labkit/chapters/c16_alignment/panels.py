@@ -27,7 +27,7 @@ def fleet(run: Run, ranks: int = 8) -> book.Workbench:
         "where": choice("four models", [*fleets.WHERE], "a pool for each, same sizes"),
         "longest": choice("longest response", {"8 tokens": 8, "16": 16, "32": 32, "48": 48}, 32),
     }
-    views: list[View] = [timelines.placed_said, timelines.placed]
+    views: list[View] = [timelines.placed_said, partial(timelines.placed, axis=fleets.AXIS)]
     return book.workbench(run, controls, views, title="A step of PPO on eight ranks", ranks=ranks, clock="virtual",
                           network=fleets.NETWORK(ranks), transport="local")  # fmt: skip
 
@@ -40,7 +40,11 @@ def learn(run: Run, task: Task) -> book.Workbench:
         "steps": choice("steps", [8, 16, 32], 16),
         "judge": choice("judge", [*learning.JUDGES], learning.JUDGES[0]),
     }
-    views: list[View] = [partial(learning.learned_said, begin=begin), partial(learning.learned, begin=begin)]
+    views: list[View] = [
+        partial(learning.learned_said, begin=begin),
+        partial(learning.learned, begin=begin),
+        learning.written,
+    ]
     bench = book.workbench(run, controls, views, title="PPO on a task whose truth is known", ranks=2, transport="local")
     bench.most_recorded = 4  # each takes seconds
     return bench

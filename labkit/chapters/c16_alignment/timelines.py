@@ -40,8 +40,8 @@ def placed_said(run: Any) -> str:
     )
 
 
-def placed(run: Any) -> book.Figure:
-    """A bar for each phase of each rank; what stays white is idle."""
+def placed(run: Any, axis: float = 0.0) -> book.Figure:
+    """A bar for each phase of each rank; what stays white is idle. axis: seconds to be shown at least."""
     step = fleets.last_step(run)
     swapped = sum(b - a for row in step.bars for name, a, b in row if name == "swap") / len(step.bars) / step.seconds
     swaps = f", and {swapped:.0%} goes into swaps" if swapped else ""
@@ -54,7 +54,9 @@ def placed(run: Any) -> book.Figure:
         | {LOOKS[p][0]: _part(bars, p) for p in LOOKS if any(p == name for row in step.bars for name, *_ in row)}
         for rank, (bars, busy, device) in enumerate(zip(step.bars, step.busy, step.device, strict=True))
     ]
-    return book.Figure("A step of PPO", run.trace.badge, said, rows, rows_of_bars(step.bars, step.axis, said))
+    return book.Figure(
+        "A step of PPO", run.trace.badge, said, rows, rows_of_bars(step.bars, max(axis, step.axis), said)
+    )
 
 
 def _part(bars: Sequence[tuple[str, float, float]], phase: str) -> str:
