@@ -35,7 +35,7 @@ def _row(f: Format) -> dict[str, Any]:
         "largest": f"{f.max:,g}" if f.max < 1e6 else f"{f.max:.1e}", "smallest above 0": f"{f.smallest:.2g}",
         "smallest normal": f"{f.smallest_normal:.2g}",
         "normal numbers, powers of ten": round(log10(f.max / f.smallest_normal), 2),
-        "a normal number is off by": f"1/{round(2 / f.epsilon):,}",
+        "off by at most": f"1/{round(2 / f.epsilon):,}",
     }  # fmt: skip
 
 

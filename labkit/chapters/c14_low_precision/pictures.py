@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from math import log2
 from typing import Any
@@ -115,7 +116,7 @@ def _window(svg: Svg, fate: lm.Fate, across: Callable[[float], float], top: floa
 
 Number = Callable[[int, int, int], float]
 RULED = ((4, 3), (5, 2), (3, 4), (2, 1))  # exponent and mantissa bits
-REACH = 4.0  # of the ruler
+REACH, POWERS = 4.0, 18  # of the ruler, and of the strip below it: powers of two on each side of 1
 
 
 def rulers(number: Number) -> book.Player:
@@ -126,18 +127,22 @@ def rulers(number: Number) -> book.Player:
         values = [number(code, exponent, mantissa) for code in codes]
         shown = [value for value in values if value <= REACH]
         name = f"E{exponent}M{mantissa}"
+        least = min(v for v in values if v)
         below, above = (sum(low <= v < 2 * low for v in values) for low in (1.0, 2.0))
         words = (
             f"{name} has {len(values)} numbers from 0 up. {below} of them lie from 1 to below 2, and {above} from 2 to "
-            f"below 4, so at each power of two the step doubles. The largest is {max(values):,g}, and the smallest "
-            f"above 0 is {min(v for v in values if v):.2g}."
+            f"below 4, so at each power of two the step doubles. The ruler ends at 4. All codes together reach from "
+            f"{least:.2g} to {max(values):,g}, as the strip below it shows."
         )
-        frames.append((_ruler(name, exponent, mantissa, number, shown, words), words))
+        frames.append((_ruler(name, exponent, mantissa, number, shown, (least, max(values)), words), words))
         rows.append({"format": name, "numbers up to 4": len(shown), "largest": max(values)})
     return book.play(frames, title="Where a format has its numbers", badge="simulated", rows=rows, still=0)
 
 
-def _ruler(name: str, exponent: int, mantissa: int, number: Number, shown: Sequence[float], words: str) -> str:
+def _ruler(
+    name: str, exponent: int, mantissa: int, number: Number, shown: Sequence[float], ends: tuple[float, float],
+    words: str,
+) -> str:  # fmt: skip
     svg = Svg(WIDTH, f"Where {name} has its numbers", words)
     top = heading(svg, "simulated", words) + 12
     code = (2 ** (exponent - 1)) << mantissa | (1 if mantissa else 0)  # the number after 2
@@ -162,7 +167,19 @@ def _ruler(name: str, exponent: int, mantissa: int, number: Number, shown: Seque
         svg.text(40 + value * unit, line + 18, str(value), 11.5, "middle")
     at = number(code, exponent, mantissa)
     svg.arrow_head(40 + at * unit, line - 18, 0, 1, 9)
-    return svg.render(line + 34)
+    return svg.render(_reach(svg, line + 48, *ends))
+
+
+def _reach(svg: Svg, y: float, least: float, most: float) -> float:
+    """A strip from the smallest number above 0 to the largest, over powers of two; where it ends."""
+    unit = (WIDTH - 80) / (2 * POWERS)
+    left, right = (40 + (math.log2(x) + POWERS) * unit for x in (least, most))
+    svg.text(40, y - 4, "all numbers above 0, by powers of two", 11)
+    svg.rect(left, y + 4, right - left, 14, GREEN, "", ON_COLOUR)
+    svg.line(40, y + 22, WIDTH - 40, y + 22)
+    for power in range(-POWERS + POWERS % 4, POWERS + 1, 4):
+        svg.text(40 + (power + POWERS) * unit, y + 38, f"2^{power}", 10.5, "middle")
+    return y + 46
 
 
 # 2 and 3: scales, and training -------------------------------------------------------------------------------------

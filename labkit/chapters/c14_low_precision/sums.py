@@ -18,8 +18,6 @@ from labkit.models import next_token_loss
 from labkit.optim.precision import FP16, Format, round_to
 from labkit.wire import Group
 
-H100 = Format("14 bits", 8, 13)  # of which one is not stored: DeepSeek-V3 (2024), section 3.3.2
-
 
 @cache
 def _one_more(total: float, accumulator: Format) -> float:

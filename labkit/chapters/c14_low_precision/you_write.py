@@ -130,19 +130,9 @@ def _a_scale(student: Reader, parts: Sequence[Tensor], right: float) -> None:
             raise NotRight(
                 f"{who} a tensor of zeros has the scale {got:g}, so its zeros become NaN or garbage. Return 1 there."
             )
-        slips = {
-            1 / right: "that is the scale turned around: what is the amax to be multiplied by?",
-            LARGEST / float(x.abs().max()): "you took the largest number of this rank alone, so every rank has another "
-            "scale. Ask all ranks with `all_reduce(..., op=\"max\")`.",
-            LARGEST / max(float(p.max()) for p in parts): "you took the largest number, but a negative one may be "
-            "larger in size: `x.abs()`.",
-            LARGEST / sum(float(p.abs().max()) for p in parts): "the amaxes of all ranks are added up. Take the "
-            "largest of them: `op=\"max\"`.",
-            LARGEST / (sum(float(p.abs().max()) for p in parts) / n): "that is the mean of the ranks' amaxes. Take the "
-            "largest of them: `op=\"max\"`.",
-        }  # fmt: skip
-        for wrong, why in slips.items():
-            if math.isclose(got, wrong, rel_tol=1e-5):
+        for wrong, why in _slips_of_a_scale(parts, right):
+            if all(isinstance(g, float) and math.isclose(g, w, rel_tol=1e-5)
+                   for (g, _), w in zip(run.results, wrong, strict=True)):  # fmt: skip
                 raise NotRight(f"{who} {why}")
         raise NotRight(f"{who} the scale is {got:g}. The amax of all ranks is {LARGEST / right:g}, so it should be "
                        f"{right:g}.")  # fmt: skip
@@ -150,6 +140,25 @@ def _a_scale(student: Reader, parts: Sequence[Tensor], right: float) -> None:
         most = 4 * 2 * n
         student.expect(max(run.bytes_sent) <= most, "The scale is right, but a rank sent {got} bytes. The amax is one "
                        "number of 4 bytes: send that, and not the tensor.", got=max(run.bytes_sent))  # fmt: skip
+
+
+def _slips_of_a_scale(parts: Sequence[Tensor], right: float) -> list[tuple[list[float], str]]:
+    """The scales of all ranks by a well-known mistake, and what to say of it."""
+    amaxes = [float(p.abs().max()) for p in parts]
+
+    def alike(amax: float) -> list[float]:
+        return [LARGEST / amax] * len(parts)
+
+    return [
+        ([1 / right] * len(parts), "that is the scale turned around: what is the amax to be multiplied by?"),
+        ([LARGEST / amax for amax in amaxes], "you took the largest number of this rank alone, so every rank has "
+         'another scale. Ask all ranks with `all_reduce(..., op="max")`.'),
+        (alike(max(float(p.max()) for p in parts)), "you took the largest number, but a negative one may be larger in "
+         "size: `x.abs()`."),
+        (alike(sum(amaxes)), 'the amaxes of all ranks are added up. Take the largest of them: `op="max"`.'),
+        (alike(sum(amaxes) / len(parts)), "that is the mean of the ranks' amaxes. Take the largest of them: "
+         '`op="max"`.'),
+    ]  # fmt: skip
 
 
 @you_write(the_largest_of_all_ranks_decides)
