@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from labkit.resilience import diagnose
+from labkit.resilience.diagnose.dumping import analyzed
 from labkit.resilience.diagnose.dumps import read_dumps
 from labkit.resilience.diagnose.pytorch import reports
 
-from .flight_jobs import analyzed, changed, said
+from .flight_jobs import changed, said
 
 WORLD, LEFT, TP = ("0", "default_pg"), ("6", "left"), ("7", "tp")
 
